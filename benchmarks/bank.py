@@ -1,6 +1,6 @@
-"""The bank at a million clients: a round of the market, and its transfers into the store.
+"""The bank at 100,000 clients: a round of the market, and its transfers into the store.
 
-    python benchmarks/bank.py market 1000000 16     # one market, in this process
+    python benchmarks/bank.py market 100000 16     # one market, in this process
     python benchmarks/bank.py post 100000           # the transfers of one round
 
 The market: auction, selection, payments, reimbursement and rewards of 16 clusters, by the functions that a
@@ -23,22 +23,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.core.arrays import Bools
 from ipfl.ledger.store import RunStore
-from ipfl.market import payments as tokens
-from ipfl.market.bank import ISSUER, opening_transfers
-from ipfl.market.market_arrays import Bools
+from ipfl.market.bank import ISSUER, TokenAccounts, TokenManager, opening_transfers
 from ipfl.market.settlement import Served, SettlementRule, settle
-from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus.seats import Bidders, SeatRecord, Seats, count_explorers, count_places
+from ipfl.methods.ipfl_plus.seats import Bidders, SeatRecord, Seats, count_places
 from measuring import in_process
 
 CLUSTERS, PRICE, OPENING = 16, 100, 10_000
 BIDS = (1, 4, 8, 16)
 """Bids per client that are tried: 1 once the clusters have come apart, 16 while all models are alike."""
-UNEXPLORED, LATE = 0.3, 20
-"""Share of the clients that never had a seat; one in so many does not deliver."""
-SECONDS, MEGABYTES = 2.0, 1024
-"""What a round of a million clients may take."""
+EXPLORERS, LATE = 0.06, 20
+"""Share of the clients with a random seat; one in so many does not deliver."""
 
 
 def peak() -> float:
@@ -92,7 +88,7 @@ def tables(clients: int, bids: int) -> Tables:
 def play(given: Tables, steps: dict[str, float]) -> TokenManager:
     """A round of the bank; adds the seconds of each step."""
     clients, rng = len(given.available), np.random.default_rng(1)
-    bank, _ = tokens.open_accounts(clients, CLUSTERS, OPENING)
+    accounts = TokenAccounts.open(range(clients), CLUSTERS, OPENING)
     begun = time.perf_counter()
 
     def lap(step: str) -> None:
@@ -100,24 +96,23 @@ def play(given: Tables, steps: dict[str, float]) -> TokenManager:
         now = time.perf_counter()
         steps[step], begun = now - begun, now
 
-    manager = TokenManager(bank, PRICE)
+    manager = TokenManager(accounts, PRICE)
     paid = manager.collect_bids(given.bid_ranks, given.available)
     lap("auction")
     seats_rule, record = Seats(), SeatRecord(given.omega, given.omega)
-    n_r = count_explorers(clients, UNEXPLORED, seats_rule.explore)
+    n_r = int(EXPLORERS * clients)
     known = Bidders(
         paid,
         given.bid_ranks,
         given.importance,
         given.psi,
         given.available,
-        manager.bank.balances,
+        manager.balances,
     )
     places = count_places(clients // 2 - n_r, CLUSTERS, turn=0)
-    selection = seats_rule.select(known, record, places, n_r, PRICE, rng)
+    seating = seats_rule.select(known, record, places, n_r, PRICE, rng)
     lap("selection")
-    seating = selection.seating(clients)
-    payments = manager.charge(paid, seating.selected, seating.explorers, given.available)
+    payments = manager.charge(paid, seating, given.available)
     seats = seating.all
     delivered = seats & (np.arange(clients) % LATE != 0)[:, None]
     excused = seats & (np.arange(clients) % (2 * LATE) == 0)[:, None]
@@ -133,8 +128,8 @@ def play(given: Tables, steps: dict[str, float]) -> TokenManager:
 
 def conserved(manager: TokenManager) -> None:
     """Stops if a token was made or lost, or is still in an escrow or a pool."""
-    bank = manager.bank
-    if bank.escrow.any() or bank.pool.any() or int(bank.balances.sum()) != OPENING * len(bank.balances):
+    held, issued = int(manager.balances.sum()), OPENING * len(manager.balances)
+    if manager.escrow.any() or manager.pool.any() or held != issued:
         raise RuntimeError("the tokens do not add up")
 
 
@@ -147,7 +142,7 @@ def market(clients: int, bids: int) -> dict[str, Any]:
     worked = time.process_time() - worked
     top = peak()
     conserved(manager)
-    total, count = sum(steps.values()), len(manager.rows(np.arange(clients)))
+    total, count = sum(steps.values()), len(manager.transfers)
     return {
         "bids": bids,
         "transfers": count,
@@ -162,7 +157,7 @@ def market(clients: int, bids: int) -> dict[str, Any]:
 def post(clients: int) -> dict[str, Any]:
     """Posts the opening and a round with one bid each, and reads the balances back; what it took."""
     manager = play(tables(clients, BIDS[0]), {})
-    rows = manager.rows(np.arange(clients))
+    rows = tuple(manager.transfers)
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(folder, "bank", {"clients": list(range(clients))})
         opening = opening_transfers(range(clients), OPENING)
@@ -184,7 +179,7 @@ def post(clients: int) -> dict[str, Any]:
 def check_posted(store: RunStore, manager: TokenManager) -> None:
     """Stops unless the database holds the balances of the bank, and no other tokens."""
     held: dict[int, int] = store.balances()
-    own = manager.bank.balances.tolist()
+    own = manager.balances.tolist()
     wrong = [client for client, balance in enumerate(own) if held[client] != balance]
     between = {account: tokens for account, tokens in held.items() if account < ISSUER and tokens}
     if wrong or between or sum(held.values()) != 0 or held[ISSUER] != -sum(own):
@@ -193,12 +188,12 @@ def check_posted(store: RunStore, manager: TokenManager) -> None:
 
 def measure(*, quick: bool) -> list[dict[str, Any]]:
     """A row per number of bids, the median of three; then a row of the store."""
-    clients, repeats = (1000, 1) if quick else (1_000_000, 3)
+    clients, repeats = (1000, 1) if quick else (100_000, 3)
     rows = []
     for bids in BIDS:
         found = [in_process("bank", "market", clients=clients, bids=bids) for _ in range(repeats)]
         rows.append(sorted(found, key=lambda one: one["processor"])[repeats // 2])
-    return [*rows, in_process("bank", "post", clients=clients // 10)]
+    return [*rows, in_process("bank", "post", clients=clients)]
 
 
 if __name__ == "__main__":

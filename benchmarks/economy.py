@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from ipfl.config.run_config import RunConfig
 from ipfl.core import Ask, ClientId, Record, Roster, Setup, TaskFacts, Vector, stream
 from ipfl.market.market_stats import gini, rank_correlation
-from ipfl.methods.ipfl_plus.contribution import Contribution, Psi
+from ipfl.methods.ipfl_plus.contribution import Contributions, Psi
 from ipfl.methods.ipfl_plus.guards import GuardName, Guards
 from ipfl.methods.ipfl_plus.importance import choose_bids, mean_returns, relative_importance
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
 from ipfl.methods.ipfl_plus.payment import Payment
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.sharing import Sharing, SharingRecord
-from ipfl.methods.ipfl_plus.updates import ClusterModels, Updates
+from ipfl.methods.ipfl_plus.updates import Clusters, Updates
 
 POINTS = 20
 """On which a client scores models."""
@@ -80,7 +80,7 @@ class Population:
         return np.where(rng.random(len(psi)) < LOST, np.nan, psi)[:, None].astype(np.float32)
 
 
-class DrawnContributions(Contribution):
+class DrawnContributions(Contributions):
     """Contributions as they were sent: models are single numbers, and an update is its own contribution."""
 
     def compare(self, updates: Updates, *, clip: bool, is_noisy: bool) -> Psi:
@@ -92,8 +92,8 @@ class StillModels(Sharing):
     """Models that stay 0."""
 
     def move(
-        self, clusters: ClusterModels, record: SharingRecord, updates: Updates, run: RunFacts, *, clip: bool
-    ) -> tuple[ClusterModels, SharingRecord]:
+        self, clusters: Clusters, record: SharingRecord, updates: Updates, run: RunFacts, *, clip: bool
+    ) -> tuple[Clusters, SharingRecord]:
         """Nothing moves."""
         return clusters, record
 
@@ -198,7 +198,7 @@ def simulate(clients: int, clusters: int, rounds: int, seed: int = 0, **settings
     population = Population.make(clients, clusters, seed)
     economy = Economy(method, population, rounds)
     figures = [economy.play() for _ in range(rounds)]
-    balances = economy.state.accounts.bank.balances
+    balances = economy.state.accounts.balances
     return Outcome(
         max(one["broke"] for one in figures) / clients,
         gini(balances),

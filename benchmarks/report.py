@@ -213,8 +213,8 @@ def methods(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def bank(rows: Sequence[Row]) -> Iterator[str]:
-    """The market of a million clients, and its transfers in the store."""
-    yield "`bank.py`: a round of the market for a million clients and 16 clusters, half of them with a seat."
+    """The market of 100,000 clients, and its transfers in the store."""
+    yield "`bank.py`: a round of the market for 100,000 clients and 16 clusters, half of them with a seat."
     yield ""
     markets = [row for row in rows if "bids" in row]
     yield from table(
@@ -233,9 +233,7 @@ def bank(rows: Sequence[Row]) -> Iterator[str]:
         ),
     )
     yield ""
-    yield "Goal: 16 bids each within 2 s and 1 GB (1,024 MB)."
-    yield ""
-    yield "The transfers of a round with one bid each of a tenth as many clients, in one transaction:"
+    yield "The transfers of a round with one bid each, in one transaction:"
     yield ""
     yield from table(
         ["rows", "s", "rows/s", "processor s", "peak, MB"],
@@ -271,6 +269,6 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], Iterator[str]]]] = {
     "clients": ("Many clients", clients),
     "comparisons": ("Comparisons", comparisons),
     "methods": ("Every method", methods),
-    "bank": ("A million clients", bank),
+    "bank": ("The market", bank),
 }
 """Title and text of each part, in the order of the document."""

@@ -6,6 +6,7 @@ import re
 import shlex
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
@@ -94,10 +95,10 @@ class TestGuide:
         assert len(text("docs/ipfl.md").split()) <= 1500
 
     def test_kinds_of_transfers(self):
-        from ipfl.market.bank import Kind
+        from ipfl.market.market_rows import TransferKind
 
         told = set(first_column(section("docs/ipfl.md", "Accounts")))
-        assert told == {kind.name.lower() for kind in Kind} - {"open"}  # the text says why: it is in no line
+        assert told == {*get_args(TransferKind)} - {"open"}  # the text says why: it is in no line
 
     def test_numbers_of_accounts(self):
         from ipfl.market.bank import account_name

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,9 +21,9 @@ from typer.testing import CliRunner
 import ipfl
 from ipfl.cli import app
 from ipfl.market import payments as tokens
-from ipfl.market.bank import client_totals
+from ipfl.market.bank import TokenAccounts, TokenManager
+from ipfl.market.seating import Seating
 from ipfl.market.settlement import Served, SettlementRule, settle
-from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus.importance import choose_bids, relative_importance
 from ipfl.methods.ipfl_plus.payment import Payment
 
@@ -94,17 +95,17 @@ class TestConcepts:
         for client, scores in enumerate(self.scores()):
             for rank, cluster in enumerate(choose_bids(relative_importance(scores, self.MEANS))):
                 ranks[client, cluster] = rank
-        manager = TokenManager(tokens.open_accounts(4, 2, 10_000)[0], self.PRICE)
+        manager = TokenManager(TokenAccounts.open(range(4), 2, 10_000), self.PRICE)
         paid = manager.collect_bids(ranks)
-        seats, nobody = self.SEATS, np.zeros((4, 2), bool)
-        payments = manager.charge(paid, seats, nobody, np.ones(4, bool))
-        pools = manager.bank.pool.tolist()
+        seats = replace(Seating.empty((4, 2)), selected=self.SEATS)
+        payments = manager.charge(paid, seats, np.ones(4, bool))
+        pools = manager.pool.tolist()
         usual = self.scores()
         usual[[1, 3], 0] = 0.625, 0.75
         rule = SettlementRule("shortfall", "positive", self.ETA, self.GAMMA, self.SUBSIDY)
         contributions = {cluster: np.array(values) for cluster, values in psi.items()}
         omega = np.zeros((4, 2), int)
-        served = Served(payments, seats, delivered, contributions, omega, self.scores(), usual)
+        served = Served(payments, self.SEATS, delivered, contributions, omega, self.scores(), usual)
         shares = settle(manager, rule, served, {})
         return manager, pools, shares
 
@@ -113,7 +114,7 @@ class TestConcepts:
         expected = SettlementRule("shortfall", "positive", self.ETA, self.GAMMA, self.SUBSIDY)
         assert payment.price == self.PRICE
         assert payment.settlement_rule == expected
-        assert payment.open_accounts(setup(4, config={"rounds": 30}), 2).opening == 10_000
+        assert TokenAccounts.of_run(setup(4, config={"rounds": 30}), 2, 100, None).opening == 10_000
 
     def test_weights_and_bids(self):
         np.testing.assert_allclose(self.scores().mean(axis=0), self.MEANS)
@@ -139,16 +140,19 @@ class TestConcepts:
 
     def test_accounts_afterwards(self):
         manager, _, _ = self.play()
-        account = client_totals(manager.transfers, 4)
+        earned, back = manager.earned, np.zeros(4, int)
+        for row in manager.transfers:
+            back[row.client] += row.amount * (row.kind == "reimbursement")
+        paid = back + earned - manager.net.sum(axis=1)
         rows = np.array(
             [[int(cell) for cell in row] for row in self.table("The accounts afterwards").values()]
         )
-        found = [account.paid, account.reimbursed, account.earned, manager.bank.balances]
+        found = [paid, back, earned, manager.balances]
         assert rows.T.tolist() == [[10_000] * 4, *(column.tolist() for column in found)]
-        assert manager.bank.issued == rows[:, -1].sum() == 40_600
+        assert manager.issued == rows[:, -1].sum() == 40_600
         wages = self.table("5. Who earns")
         assert [int("".join(wages[name])) for name in ("Anna", "Cleo", "Dan")] == [459, 400, 229]
-        assert account.earned.tolist() == [459, 0, 400, 229]
+        assert earned.tolist() == [459, 0, 400, 229]
 
     def test_what_if(self):
         nothing = self.SEATS.copy()
@@ -156,7 +160,7 @@ class TestConcepts:
         lost, _, _ = self.play(nothing, {0: [0.3], 1: [0.2]})
         useless, _, _ = self.play(psi={0: [0.3, 0.0], 1: [0.2]})
         for manager in (lost, useless):
-            assert client_totals(manager.transfers, 4).earned.tolist() == [288 + 200, 0, 400, 0]
+            assert manager.earned.tolist() == [288 + 200, 0, 400, 0]
 
 
 def documents():

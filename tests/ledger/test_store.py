@@ -5,14 +5,13 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
-import numpy as np
 import pytest
 from tests.ledger.example_runs import BALANCES, HEADER, LINE, RULES, worked_run
 
 from ipfl.errors import InputError
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.store import RunStore
-from ipfl.market.bank import Kind, TransferRows, TransferTable, opening_transfers
+from ipfl.market.bank import opening_transfers
 
 
 def count(store, table):
@@ -33,18 +32,6 @@ def test_a_run_comes_back_as_it_was_posted(place):
     assert store.balances() == BALANCES | {-1: -75, -2: 0, -3: 0, -4: 0, -5: 0}
     assert store.balances(-1) == {2: 25, 5: 25, 9: 25, -1: -75}
     assert store.balances(0) == store.balances()
-
-
-def test_transfers_that_are_made_while_they_are_read(place):
-    # Three clients open with 25; two of them bid 5 each.
-    bids = TransferTable(Kind.BID, "client", "escrow", 5, np.array([[True], [False], [True]]))
-    rows = TransferRows([bids], np.array([2, 5, 9]))
-    store = RunStore.create(place, "bids", HEADER)
-    store.commit_opening(opening_transfers(HEADER["clients"], 25))
-    store.commit_round(0, {"round": 0, "transfers": rows})
-    store.commit_round(0, {"round": 0, "transfers": tuple(rows)})  # the same content: the same hash
-    assert store.balances() == {2: 20, 5: 25, 9: 20, -1: -75, -2: 10}
-    assert tuple(posted.transfer for posted in store.transfers(round=0)) == rows
 
 
 def test_transfers_by_client_and_by_round(place):

@@ -1,198 +1,208 @@
-"""Random rounds in any order: the accounts add up, nobody overdraws, pools are empty after each round."""
+"""Tokens between rounds and on their way through one: by hand, and whatever happens."""
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ipfl.ledger.canonical import digest
-from ipfl.market import bank as accounts
-from ipfl.market import payments as tokens
-from ipfl.market.bank import Bank, Kind, TransferRows, Transfers, TransferTable, client_totals, post
-from ipfl.market.market_rows import Transfer
-from ipfl.market.token_manager import TokenManager
+from ipfl.errors import InputError
+from ipfl.market.bank import (
+    ISSUER,
+    TokenAccounts,
+    TokenManager,
+    account_name,
+    client_balances,
+    escrow,
+    opening_transfers,
+    pool,
+)
+from ipfl.market.seating import Seating
+from ipfl.market.settlement import Served, SettlementRule, settle
+
+RULES = st.builds(
+    SettlementRule,
+    st.sampled_from(["shortfall", "printed"]),
+    st.sampled_from(["positive", "all"]),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.integers(0, 30),
+)
 
 
-def table(draw: np.random.Generator, shape: tuple[int, int], share: float) -> np.ndarray:
-    return draw.random(shape) < share
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 8),
+    st.integers(1, 3),
+    st.integers(1, 12),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    RULES,
+)
+def test_no_token_comes_from_nowhere_or_gets_lost(
+    seed: int, n: int, k: int, price: int, prices: int, dropout: float, willing: float, rule: SettlementRule
+) -> None:
+    """Rounds with random bids, seats, drop-outs and contributions."""
+    draw, shape, ids = np.random.default_rng(seed), (n, k), 2 * np.arange(n) + 5
+    accounts = TokenAccounts.open(ids.tolist(), k, price * prices)
+    moved = list(opening_transfers(ids.tolist(), price * prices))
+    for _ in range(4):
+        manager = TokenManager(accounts, price)
+        wanted = np.where(draw.random(shape) < 0.6, draw.integers(0, 5, shape), -1)
+        paid = manager.collect_bids(wanted, draw.random(n) < 0.9)
+        seats = Seating.empty(shape)
+        seats.selected[:] = paid & (draw.random(shape) < 0.5)
+        able = (manager.balances >= price)[:, None] & (np.arange(k) == draw.integers(k))
+        random = ~seats.selected & (paid | able) & (draw.random(shape) < 0.3)  # one each beyond paid bids
+        seats.explorers[:] = random
+        served = draw.random(n) < willing
+        payments = manager.charge(paid, seats, served)
+        assert payments.tolist() == (seats.all | (paid & served[:, None])).tolist()
+        assert manager.pool.tolist() == (payments.sum(axis=0) * price).tolist()
+        assert not manager.escrow.any()
 
+        lost = seats.all & (draw.random(shape) < dropout)
+        manager.refund(lost)
+        delivered = seats.all & ~lost & (draw.random(k) < 0.8)
+        unsure = np.where(draw.random(shape) < 0.8, draw.normal(size=shape), np.nan)
+        psi = {c: unsure[delivered[:, c], c] for c in range(k)}
+        score, usual = draw.random((2, *shape))
+        told = Served(payments & ~lost, seats.all, delivered, psi, np.ones(shape, int), score, usual)
+        known = {c: (float(draw.random()), float(draw.random())) for c in range(k)}
+        shares = settle(manager, rule, told, known)
+        assert all(0 <= share <= rule.eta for share in shares.values())
+        assert not manager.pool.any()
 
-class RandomMarket(RuleBasedStateMachine):
-    """Rounds with random bids, drop-outs, clusters without updates and random contributions."""
-
-    @initialize(n=st.integers(1, 8), k=st.integers(1, 3), price=st.integers(1, 12), prices=st.integers(1, 4))
-    def open(self, n: int, k: int, price: int, prices: int) -> None:
-        self.n, self.k, self.price = n, k, price
-        self.bank, self.opened = tokens.open_accounts(n, k, price * prices)
-        self.best = [float("nan")] * k
-
-    @rule(
-        seed=st.integers(0, 2**32),
-        dropout=st.sampled_from([0.0, 0.3, 1.0]),
-        willing=st.sampled_from([0.0, 0.5, 1.0]),
-        eta=st.floats(0, 1),
-        gamma=st.floats(0, 1),
-    )
-    def round(
-        self,
-        seed: int,
-        dropout: float,
-        willing: float,
-        eta: float,
-        gamma: float,
-    ) -> None:
-        draw = np.random.default_rng(seed)
-        start, shape = self.bank, (self.n, self.k)
-        wanted = np.where(table(draw, shape, 0.6), draw.integers(0, 5, shape), -1)
-        self.bank, bids, paid = tokens.auction(self.bank, wanted, self.price)
-        psi = np.where(table(draw, shape, 0.8), draw.normal(size=shape), np.nan)
-        performance = paid & table(draw, shape, 0.5)
-        able = (self.bank.balances >= self.price)[:, None] & (np.arange(self.k) == draw.integers(self.k))
-        random = ~performance & (paid | able) & table(draw, shape, 0.3)  # one seat each beyond paid bids
-        served = draw.random(self.n) < willing
-        self.bank, charged = tokens.charge(self.bank, paid, performance, random, self.price, served)
-        seats = performance | random
-        payments = seats | (paid & served[:, None])
-        assert self.bank.pool.tolist() == (payments.sum(axis=0) * self.price).tolist()
-
-        lost = seats & table(draw, shape, dropout)
-        self.bank, returned = tokens.refund(self.bank, lost, self.price)
-        moved = [bids, *charged, returned]
-        for cluster in range(self.k):
-            payers, providers = (
-                np.flatnonzero(rows[:, cluster]) for rows in (payments & ~lost, seats & ~lost)
-            )
-            moved += self.settle(cluster, payers, providers, psi[:, cluster], draw, eta, gamma)
-        self.check(start, Transfers.concat(*moved))
-
-    def settle(
-        self,
-        cluster: int,
-        payers: np.ndarray,
-        stayed: np.ndarray,
-        psi: np.ndarray,
-        draw: np.random.Generator,
-        eta: float,
-        gamma: float,
-    ) -> list[Transfers]:
-        """Reimburses and rewards one cluster; now and then nobody's update is usable."""
-        collected = int(self.bank.pool[cluster])
-        providers = stayed[: len(stayed) * int(draw.random() < 0.8)]
-        accuracy = float(draw.random())
-        share = tokens.utility(accuracy, self.best[cluster], eta, gamma)
-        self.best[cluster] = float(np.fmax(accuracy, self.best[cluster]))
-        self.bank, back = tokens.reimburse(self.bank, cluster, payers, share)
-        self.bank, won = tokens.reward(
-            self.bank, cluster, providers, psi[providers], np.ones(len(providers), int), payers
+        after = accounts.after(manager)  # which refuses balances that do not add up
+        assert (after.balances == accounts.balances + manager.net.sum(axis=1)).all()
+        earned = np.bincount(
+            [int(ids.searchsorted(row.client)) for row in manager.transfers if row.kind == "reward"],
+            [row.amount for row in manager.transfers if row.kind == "reward"],
+            minlength=n,
         )
-        assert back.amount.sum() + won.amount.sum() == collected
-        assert abs(int(back.amount.sum()) - share * collected) <= 0.5 + 1e-6
-        return [back, won]
-
-    def check(self, start: tokens.Bank, moved: Transfers) -> None:
-        """The round's ledger explains every balance, and every fee was the one price."""
-        account = client_totals(moved, self.n)
-        assert (self.bank.balances == start.balances + account.net).all()
-        assert set(moved.amount[np.isin(moved.kind, [Kind.BID, Kind.FEE])].tolist()) <= {self.price}
-        assert not self.bank.pool.any()
-        assert not self.bank.escrow.any()
-        assert self.bank.issued == start.issued
-
-    @invariant()
-    def books_balance(self) -> None:
-        bank = self.bank
-        assert bank.balances.sum() + bank.escrow.sum() + bank.pool.sum() == bank.issued
-        assert bank.balances.min() >= 0
-        assert len(set(self.opened.amount.tolist())) == 1
+        assert (after.earned - accounts.earned == earned).all()
+        assert {row.amount for row in manager.transfers if row.kind in ("bid", "fee")} <= {price}
+        accounts, moved = after, moved + manager.transfers
+    assert client_balances(moved) == dict(zip(ids.tolist(), accounts.balances.tolist(), strict=True))
 
 
-TestRandomMarket = RandomMarket.TestCase
-TestRandomMarket.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
+def manager(balances: list[int], clusters: int, price: int = 10) -> TokenManager:
+    """Clients 0, 1 and so on with these tokens."""
+    accounts = TokenAccounts.open(range(len(balances)), clusters, 0, dict(enumerate(balances)))
+    return TokenManager(accounts, price)
 
 
-SIDES = {
-    Kind.BID: ("client", "escrow"),
-    Kind.FEE: ("escrow", "pool"),
-    Kind.REFUND: ("pool", "client"),
-}
-
-
-@pytest.mark.parametrize("kind", SIDES)
-def test_a_table_moves_what_its_transfers_would_move_one_by_one(kind: Kind) -> None:
-    # The slow way is the same entries as columns, posted transfer by transfer.
-    entries = np.random.default_rng(0).random((40, 3)) < 0.4
-    before = Bank(np.full(40, 30), np.full(3, 500), np.full(3, 500), 40 * 30 + 3000)
-    table = TransferTable(kind, *SIDES[kind], 10, entries)  # type: ignore[arg-type]
-    slow, fast = post(before, Transfers.concat(table)), post(before, table)
-    for name in ("balances", "escrow", "pool", "issued"):
-        assert np.array_equal(getattr(slow, name), getattr(fast, name)), name
-    assert len(table) == len(Transfers.concat(table)) == entries.sum()
-
-
-def test_a_table_cannot_overdraw() -> None:
-    poor = Bank(np.array([9]), np.zeros(1, np.int64), np.zeros(1, np.int64), 9)
-    with pytest.raises(ValueError, match="overdraft: balance 0"):
-        post(poor, TransferTable(Kind.BID, "client", "escrow", 10, np.array([[True]])))
-    with pytest.raises(ValueError, match="negative amount"):
-        post(poor, TransferTable(Kind.BID, "client", "escrow", -1, np.array([[True]])))
-
-
-class TestTransferRows:
-    """Two bids of 10 for cluster 1, by rows 0 and 2; 20 from its pool to row 2. Rows are clients 5, 6, 9."""
-
-    ROWS = (
-        Transfer("bid", 5, -4, 10, 1, 5),
-        Transfer("bid", 9, -4, 10, 1, 9),
-        Transfer("reward", -5, 9, 20, 1, 9),
+def seated(selected: Any, explorers: Any) -> Seating:
+    return dataclasses.replace(
+        Seating.empty(np.shape(selected)), selected=np.array(selected), explorers=np.array(explorers)
     )
 
-    def made(self) -> TransferRows:
-        entries = np.array([[False, True], [False, False], [False, True]])
-        bids = TransferTable(Kind.BID, "client", "escrow", 10, entries)
-        reward = Transfers.of(Kind.REWARD, -5, np.array([2]), 20, 1, np.array([2]))
-        return TransferRows([bids, reward], np.array([5, 6, 9]))
 
-    def test_they_are_the_rows_that_a_round_reports(self) -> None:
-        made = self.made()
-        assert made == self.ROWS
-        assert self.ROWS == made  # noqa: SIM300
-        assert made != self.ROWS[:2]
-        assert (made[0], made[-1], made[1:], len(made)) == (*self.ROWS[::2], self.ROWS[1:], 3)
-
-    def test_few_are_made_once_and_many_whenever_they_are_read(self, monkeypatch) -> None:
-        few = self.made()
-        assert [one is same for one, same in zip(few, few, strict=True)] == [True] * 3
-        monkeypatch.setattr(accounts, "_FEW", 2)
-        many = self.made()
-        assert [one is same for one, same in zip(many, many, strict=True)] == [False] * 3
-        assert tuple(few) == tuple(many) == self.ROWS
-
-    def test_they_have_the_same_hash(self) -> None:
-        for rows, others in ((self.made(), self.ROWS), (TransferRows([], np.array([5])), ())):
-            content = {"round": 3, "line": {"b": [1], "transfers": rows, "a": {}}, "é": None}
-            assert digest(content) == digest({**content, "line": {"b": [1], "transfers": others, "a": {}}})
+def kinds(made: TokenManager) -> list[str]:
+    return [row.kind for row in made.transfers]
 
 
-def test_what_a_round_brought_each_client_in_each_cluster() -> None:
-    # The slow way is a statement per cluster.
-    draw, shape = np.random.default_rng(1), (30, 3)
-    bank, _ = tokens.open_accounts(*shape, 50)
-    manager = TokenManager(bank, 10)
-    paid = manager.collect_bids(np.where(draw.random(shape) < 0.5, 0, -1), draw.random(30) < 0.8)
-    selected = paid & (paid.cumsum(axis=0) <= 4)
-    explorers = ~paid & ((~paid).cumsum(axis=0) <= 2)
-    payments = manager.charge(paid, selected, explorers, draw.random(30) < 0.5)
-    manager.refund((selected | explorers) & (draw.random(shape) < 0.2))
-    payers = np.flatnonzero(payments[:, 0])
-    manager.settle(
-        0, payers[:3], np.arange(3.0), np.ones(3, int), refunded=payers, reimbursed=payers, share=0.2
-    )
-    slow = [client_totals(manager.transfers, 30, cluster) for cluster in range(3)]
-    assert manager.net.tolist() == np.stack([one.net for one in slow], axis=1).tolist()
-    assert manager.earned.tolist() == sum(one.earned for one in slow).tolist()  # type: ignore[union-attr]
-    assert {kind for kind in Kind if (manager.transfers.kind == kind).any()} >= {
-        Kind.BID, Kind.FEE, Kind.REFUND, Kind.REIMBURSEMENT, Kind.REWARD,
-    }  # fmt: skip
+YES, NO = [[True]], [[False]]
+NOBODY = np.zeros(1, bool)
+"""Of a single client: it is not served, and pays for seats only."""
+
+
+class TestOpening:
+    def test_everybody_opens_with_the_same_or_with_what_it_brings(self) -> None:
+        accounts = TokenAccounts.open([9, 2, 5], 2, 100, {5: 30})
+        assert (accounts.ids.tolist(), accounts.balances.tolist()) == ([2, 5, 9], [100, 30, 100])
+        assert accounts.issued == 230
+        rows = opening_transfers([9, 2, 5], 100, {5: 30})
+        assert [(row.source, row.target, row.amount) for row in rows] == [
+            (ISSUER, 2, 100), (ISSUER, 5, 30), (ISSUER, 9, 100),
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("opening", [-1, 2**61])
+    def test_what_cannot_be_issued(self, opening: int) -> None:
+        with pytest.raises(InputError, match="cannot issue"):
+            TokenAccounts.open(range(3), 1, opening)
+        with pytest.raises(InputError, match="cannot issue"):
+            manager([5], 1).subsidise(0, np.arange(3), opening)
+
+    def test_accounts_that_do_not_add_up_cannot_be_made(self) -> None:
+        accounts = TokenAccounts.open(range(2), 1, 5)
+        for wrong in ({"issued": 9}, {"balances": np.array([11, -1])}):
+            with pytest.raises(ValueError, match="tokens that were issued"):
+                dataclasses.replace(accounts, **wrong)
+
+    def test_names_and_numbers(self) -> None:
+        names = [account_name(account) for account in (7, -1, -2, -3, -4, -5)]
+        assert names == ["client 7", "issuer", "escrow 0", "pool 0", "escrow 1", "pool 1"]
+        clusters = np.array([0, 1])
+        assert (escrow(clusters).tolist(), pool(clusters).tolist()) == ([-2, -4], [-3, -5])
+
+
+class TestCharge:
+    def test_a_poor_client_pays_its_most_wanted_bids_only(self) -> None:
+        # 25 tokens at 10 each: two of three bids, ranks 0 and 4 (only the order of ranks counts).
+        made = manager([25, 9, 30], 3)
+        paid = made.collect_bids(np.array([[4, 9, 0], [0, -1, -1], [2, 1, 0]]))
+        assert paid.tolist() == [[True, False, True], [False] * 3, [True] * 3]
+        assert (made.balances.tolist(), made.escrow.tolist()) == ([5, 9, 0], [20, 10, 20])
+
+    def test_an_explorer_with_a_bid_in_escrow_pays_from_there(self) -> None:
+        made = manager([10], 1)
+        made.charge(made.collect_bids(np.array([[0]])), seated(NO, YES), NOBODY)
+        assert made.pool.tolist() == [10]
+        assert [account_name(row.source) for row in made.transfers] == ["client 0", "escrow 0"]
+
+    def test_seats_that_must_not_be(self) -> None:
+        with pytest.raises(ValueError, match="not in escrow"):
+            manager([10], 1).charge(np.array(NO), seated(YES, NO), NOBODY)
+        with pytest.raises(ValueError, match="twice"):
+            manager([10], 1).charge(np.array(YES), seated(YES, YES), NOBODY)
+        with pytest.raises(ValueError, match="overdraft: client 0 would hold -1"):
+            manager([9], 1).charge(np.array(NO), seated(NO, YES), NOBODY)
+        with pytest.raises(ValueError, match="overdraft: pool 0 would hold -10"):
+            manager([9], 1).refund(np.array(YES))
+
+    def test_an_explorer_cannot_pay_with_a_bid_that_is_about_to_be_refunded(self) -> None:
+        # Its only 10 tokens are in escrow for cluster 0 when it is seated in cluster 1.
+        made = manager([10], 2)
+        paid = made.collect_bids(np.array([[0, -1]]))
+        with pytest.raises(ValueError, match="overdraft"):
+            made.charge(paid, seated([[False, False]], [[False, True]]), NOBODY)
+
+    def test_who_is_served_pays_for_all_its_bids(self) -> None:
+        # Both clients bid 10 for both clusters and hold 5 more. Client 0 has a seat in cluster 0 and is
+        # served: it pays twice. Client 1 explores cluster 1 and is not served: its bid for cluster 0 goes
+        # back.
+        made = manager([25, 25], 2)
+        paid = made.collect_bids(np.array([[0, 1], [0, 1]]))
+        seats = seated([[True, False], [False, False]], [[False, False], [False, True]])
+        made.charge(paid, seats, np.array([True, False]))
+        assert (made.balances.tolist(), made.pool.tolist()) == ([5, 15], [10, 20])
+        assert kinds(made) == ["bid"] * 4 + ["fee"] * 3 + ["refund"]
+
+    def test_who_is_served_pays_no_bid_that_it_could_not_afford(self) -> None:
+        made = manager([15], 2)
+        made.charge(made.collect_bids(np.array([[1, 0]])), Seating.empty((1, 2)), np.array([True]))
+        assert (made.balances.tolist(), made.pool.tolist()) == ([5], [0, 10])
+
+    def test_bids_of_a_round_that_is_rolled_back(self) -> None:
+        made = manager([15, 15], 1)
+        made.return_bids(np.array([[0], [0]]))
+        assert (made.balances.tolist(), kinds(made)) == ([15, 15], ["bid"] * 2 + ["refund"] * 2)
+
+
+def test_reimbursement_rounds_the_sum_and_favours_low_ids() -> None:
+    # 0.35 of 10 tokens is 3.5 → 4 would be the nearest above; 0.35 in binary lies just below, so 3.
+    # 0.75: 7.5 exactly → 8.
+    for share, expected in ((0.35, [0, 2, 0, 1]), (0.75, [0, 4, 0, 4])):
+        made = manager([0] * 4, 1)
+        made.subsidise(0, np.array([0]), 10)
+        made.reimburse(0, np.array([1, 3]), share)
+        assert made.balances.tolist() == expected
+        made.reimburse(0, np.array([], int), share)
+        assert kinds(made) == ["allowance", "reimbursement", "reimbursement"]

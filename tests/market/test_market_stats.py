@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.market.market_stats import count_broke, gini, is_collapsed, rank_correlation
+from ipfl.market.market_stats import gini, market_events, market_stats, rank_correlation
 
 
 def test_gini_by_hand() -> None:
@@ -25,7 +25,7 @@ def test_gini_is_half_the_relative_mean_difference(balances: list[int]) -> None:
 
 
 def test_broke_clients_cannot_pay_one_bid() -> None:
-    assert count_broke(np.array([0, 9, 10, 11]), 10) == 2
+    assert market_stats(np.array([0, 9, 10, 11]), 10, 3)["broke"] == 2
 
 
 def test_rank_correlation_by_hand() -> None:
@@ -43,13 +43,16 @@ def test_rank_correlation_of_nothing_to_rank(one: list[float]) -> None:
     assert rank_correlation(some, np.array(one)) is None
 
 
-def test_collapse() -> None:
-    assert is_collapsed(np.array([9, 1])) is True
-    assert is_collapsed(np.array([8, 2])) is False
-    assert is_collapsed(np.array([8, 2]), limit=0.8) is True
-    assert is_collapsed(np.array([0.05, 0.95])) is True
-    assert is_collapsed(np.array([7])) is None
-    assert is_collapsed(np.array([0, 0])) is None
-
-
-APART = np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5], [0.4, 0.3, 0.3]])
+@pytest.mark.parametrize(
+    ("bids", "collapsed"),
+    [([9, 1], True), ([8, 2], False), ([0, 95, 5], True), ([7], False), ([0, 0], False)],
+)
+def test_collapse(bids: list[int], collapsed: bool) -> None:
+    """From nine of ten bids on; nothing can be told of one cluster, or without bids."""
+    ranks = np.concatenate(
+        [np.where(np.arange(len(bids)) == k, 0, -1)[None].repeat(n, 0) for k, n in enumerate(bids)]
+    )
+    assert market_events(ranks.reshape(-1, len(bids)), 0, False)[0] is collapsed
+    begins = [event.kind for event in market_events(ranks, 2, False)[1]]
+    assert begins == ["empty_seats", *(["collapse"] if collapsed else [])]
+    assert [event.kind for event in market_events(ranks, 0, True)[1]] == []

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.market.bank import Bank, Kind
+from ipfl.market.bank import TokenAccounts, TokenManager
 from ipfl.market.settlement import Served, SettlementRule, settle
-from ipfl.market.token_manager import TokenManager
 
 PRICE = 10
 NOW = SettlementRule("shortfall", "positive", eta=0.5, gamma=0.1)
@@ -15,8 +14,15 @@ PRINTED = SettlementRule("printed", "all", eta=0.5, gamma=0.1)
 
 
 def manager(pools: list[int], clients: int = 5) -> TokenManager:
-    accounts = np.zeros(clients, np.int64), np.zeros(len(pools), np.int64), np.array(pools, np.int64)
-    return TokenManager(Bank(*accounts, issued=sum(pools)), PRICE)
+    """Clients without tokens, and pools with these."""
+    made = TokenManager(TokenAccounts.open(range(clients), len(pools), 0), PRICE)
+    for cluster, tokens in enumerate(pools):
+        made.subsidise(cluster, np.array([0]), tokens)
+    return made
+
+
+def kinds(accounts: TokenManager) -> set[str]:
+    return {row.kind for row in accounts.transfers} - {"allowance"}
 
 
 def served(
@@ -39,33 +45,33 @@ def test_only_positive_contributions_earn() -> None:
     # 60 tokens; ranks among clients 0 and 2 alone: 1 and 2. 0 is no contribution.
     accounts = manager([60])
     settle(accounts, NOW, served([0, 1, 2], [0, 1, 2], [0.1, 0.0, 0.3]), {})
-    assert accounts.bank.balances.tolist() == [20, 0, 40, 0, 0]
-    assert set(accounts.transfers.kind.tolist()) == {Kind.REWARD}
+    assert accounts.balances.tolist() == [20, 0, 40, 0, 0]
+    assert kinds(accounts) == {"reward"}
 
 
 def test_an_unknown_contribution_earns_less_than_any_known_one() -> None:
     # A single provider cannot be compared with anybody, and is paid; beside others it has rank 1 of 3.
     accounts = manager([60])
     settle(accounts, NOW, served([0], [0, 1, 2], [np.nan, 0.2, 0.3]), {})
-    assert accounts.bank.balances.tolist() == [10, 20, 30, 0, 0]
+    assert accounts.balances.tolist() == [10, 20, 30, 0, 0]
 
 
 def test_all_earn_as_printed() -> None:
     # ψ −0.2, −0.1 and 0.3 have ranks 1, 2, 3 of 6 parts.
     accounts = manager([60])
     settle(accounts, PRINTED, served([0], [0, 1, 2], [-0.2, -0.1, 0.3]), {0: (np.nan, np.nan)})
-    assert accounts.bank.balances.tolist() == [10, 20, 30, 0, 0]
+    assert accounts.balances.tolist() == [10, 20, 30, 0, 0]
 
 
 def test_equal_contributions_are_ranked_by_participation() -> None:
     # Client 2 has trained here twice before, the others never: ranks 1, 2, 3 for clients 0, 1, 2 …
     accounts = manager([60])
     settle(accounts, NOW, served([0], [0, 1, 2], [0.5] * 3, omega=[0, 0, 2, 0, 0]), {})
-    assert accounts.bank.balances.tolist() == [10, 20, 30, 0, 0]
+    assert accounts.balances.tolist() == [10, 20, 30, 0, 0]
     # … and if it is client 0 that has, it stands above.
     accounts = manager([60])
     settle(accounts, NOW, served([0], [0, 1, 2], [0.5] * 3, omega=[2, 0, 0, 0, 0]), {})
-    assert accounts.bank.balances.tolist() == [30, 10, 20, 0, 0]
+    assert accounts.balances.tolist() == [30, 10, 20, 0, 0]
 
 
 @pytest.mark.parametrize("rule", [NOW, PRINTED])
@@ -76,8 +82,8 @@ def test_without_providers_everything_goes_back_to_those_who_paid(rule: Settleme
         accounts, rule, served([0, 1, 4], [], [], score=[0.1] * 5, usual=[0.9] * 5), {0: (0.1, 0.9)}
     )
     assert share == {}
-    assert accounts.bank.balances.tolist() == [10, 10, 0, 0, 10]
-    assert set(accounts.transfers.kind.tolist()) == {Kind.REFUND}
+    assert accounts.balances.tolist() == [10, 10, 0, 0, 10]
+    assert kinds(accounts) == {"refund"}
 
 
 def test_what_nobody_earned_goes_back_after_reimbursement() -> None:
@@ -87,18 +93,18 @@ def test_what_nobody_earned_goes_back_after_reimbursement() -> None:
     usual = [0.8, 0.8, 0.8, np.nan, np.nan]
     share = settle(accounts, NOW, served([0, 1, 2], [3], [-0.2], [0.4, 0.4, 0.8, np.nan, np.nan], usual), {})
     assert share == {0: 0.5}
-    assert accounts.bank.balances.tolist() == [13, 12, 5, 0, 0]
+    assert accounts.balances.tolist() == [13, 12, 5, 0, 0]
 
 
 def test_who_had_a_seat_and_earned_nothing_forfeits_its_price() -> None:
     # Clients 0, 1 and 2 paid; 0 had the seat and contributed nothing: 30 tokens go to 1 and 2, 15 each.
     accounts = manager([30])
     settle(accounts, NOW, served([0, 1, 2], [0], [0.0]), {})
-    assert accounts.bank.balances.tolist() == [0, 15, 15, 0, 0]
+    assert accounts.balances.tolist() == [0, 15, 15, 0, 0]
     # Nobody else paid: everyone gets its own back.
     accounts = manager([20])
     settle(accounts, NOW, served([0, 1], [0, 1], [0.0, -0.1]), {})
-    assert accounts.bank.balances.tolist() == [10, 10, 0, 0, 0]
+    assert accounts.balances.tolist() == [10, 10, 0, 0, 0]
 
 
 class TestShortfall:
@@ -106,7 +112,7 @@ class TestShortfall:
         """U and the balances, when all payers were used to 0.8; client 4 provides and earns the rest."""
         accounts = manager([PRICE * len(payers)])
         found = settle(accounts, NOW, served(payers, [4], [0.3], score, [0.8] * 5), {})
-        return found[0], accounts.bank.balances.tolist()
+        return found[0], accounts.balances.tolist()
 
     def test_nobody_misses_anything(self) -> None:
         assert self.share([0.8, 0.9, 0.8, 0.8, 0.8], [0, 1, 2, 3]) == (0.0, [0, 0, 0, 0, 40])
@@ -140,7 +146,7 @@ class TestPrinted:
         assert settle(accounts, PRINTED, served([0, 1], [4], [0.1]), {0: accuracy}) == pytest.approx(
             {0: share}
         )
-        assert accounts.bank.balances.tolist() == balances
+        assert accounts.balances.tolist() == balances
 
 
 def test_clusters_are_settled_one_by_one() -> None:
@@ -153,5 +159,5 @@ def test_clusters_are_settled_one_by_one() -> None:
         payments, delivered, delivered, {0: np.array([0.4])}, np.zeros((3, 3), int), unknown, unknown
     )
     assert settle(accounts, NOW, given, {}) == {0: 0.0}
-    assert accounts.bank.balances.tolist() == [10, 20, 0]
-    assert not accounts.bank.pool.any()
+    assert accounts.balances.tolist() == [10, 20, 0]
+    assert not accounts.pool.any()

@@ -132,7 +132,7 @@ def test_every_transfer(played: Played) -> None:
 
 def test_what_is_remembered(played: Played) -> None:
     state = played.state
-    assert state.accounts.bank.balances.tolist() == [98, 102, 10, 17]
+    assert state.accounts.balances.tolist() == [98, 102, 10, 17]
     assert state.accounts.net.tolist() == [[-2, 0], [2, 0], [0, -2], [0, 2]]
     assert state.accounts.earned.tolist() == [5, 10, 3, 7]
     np.testing.assert_allclose(state.psi, [[-0.375, NAN], [0.375, -0.2], [NAN, 0], [NAN, 0]])
@@ -168,10 +168,10 @@ def test_a_client_that_does_not_deliver_pays_nevertheless(played: Played) -> Non
     silent = {**SCRIPT, "train": lambda client, ask: None if client == 1 else train(client, ask)}
     done = play_round(METHOD, before(), ScriptedEngine(silent), 4, round=3)
     assert done.state.models[0].tolist() == [4, 0]
-    assert done.state.accounts.bank.balances.tolist() == [105, 95, 10, 17]
+    assert done.state.accounts.balances.tolist() == [105, 95, 10, 17]
     # Lost at the server itself: the price comes back, client 0 pays 10, gets 5 back and earns 5.
     lost = play_round(METHOD, before(), ScriptedEngine(SCRIPT, lost=[1]), 4, round=3)
-    assert lost.state.accounts.bank.balances.tolist() == [100, 100, 10, 17]
+    assert lost.state.accounts.balances.tolist() == [100, 100, 10, 17]
     assert [seat.client for seat in lost.done.seats if seat.excused] == [1]
 
 
@@ -180,7 +180,7 @@ def test_without_incentives_all_is_given_back() -> None:
     state = before()
     done = play_round(method, state, ScriptedEngine({**SCRIPT, "train": echo}), 4, round=3)
     assert done.engine.actions == ["train"]
-    assert done.state.accounts.bank.balances.tolist() == state.accounts.bank.balances.tolist()
+    assert done.state.accounts.balances.tolist() == state.accounts.balances.tolist()
     kinds = {transfer.kind for transfer in done.done.market.transfers}
     assert kinds == {"bid", "fee", "refund"}
     assert done.done.market.contributions == ()
@@ -209,7 +209,7 @@ def test_the_replay_of_its_record_moves_the_same_tokens() -> None:
         line = {**done.market.line(), "seats": done.seats}
         assert replay.round(line) == ReplayedRound(tuple(done.market.transfers))
         state = done.state
-    assert replay.bank.balances.tolist() == state.accounts.bank.balances.tolist()
+    assert replay.accounts.balances.tolist() == state.accounts.balances.tolist()
 
 
 def all_right(client: int, ask: Record) -> Record:

@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 from ipfl.ledger.canonical import digest
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.schema import ROW_TABLES
-from ipfl.market.bank import TransferRows
 from ipfl.market.market_rows import ROW_TYPES, Figure
 
 MAX_METRIC = 2**1000
@@ -100,8 +99,6 @@ def check_rows(key: str, rows: Iterable[Sequence[Any]]) -> Sequence[Any]:
     Raises:
         StoreError: A row of another shape.
     """
-    if isinstance(rows, TransferRows):
-        return rows  # whole numbers of the right size by their making, and read one by one only when posted
     row_type, checks = ROW_TYPES[key], checks_of(ROW_TYPES[key])
     try:
         return tuple(

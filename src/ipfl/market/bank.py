@@ -1,8 +1,14 @@
-"""Double-entry bookkeeping: accounts, transfers, and the bank that posts them.
+"""Double-entry bookkeeping: the clients' tokens between rounds, and on their way through one.
 
 Tokens are whole numbers. Every movement is a transfer from one account to another, so that at any time
-Σ balances + Σ escrow + Σ pools = what the issuer issued. The method decides which transfers a round makes
-(`ipfl.market.payments`).
+Σ balances + Σ escrow + Σ pools = what the issuer issued. In the order of a round, with price τ_p:
+
+1. `collect_bids`  Eq. consumer_cost: τ_i ← τ_i − τ_p for every bid, into escrow.
+2. `charge`        consumers pay into the pool, all others get their bids back. Consumers are those with a
+                   seat, Eq. update_available_tokens: τ_ar = (N_p + N_r)·τ_p; by `ipfl-plus` everyone who was
+                   sent models in this round, Algorithm 1's "bid payments from all willing clients".
+3. `refund`        seats whose training was lost through no fault of the client's.
+4. `ipfl.market.settlement` empties the pools: `reimburse`, `subsidise`, `reward`, `return_pool`.
 
 Accounts are numbered independently of N and K, so that a number means the same in all rounds: a client
 is its own number, the issuer −1, the escrow of cluster k −2−2k, the pool of cluster k −3−2k.
@@ -10,48 +16,31 @@ is its own number, the issuer −1, the escrow of cluster k −2−2k, the pool 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from enum import IntEnum
-from functools import cached_property
-from itertools import chain
-from typing import Literal, overload
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import chain, repeat
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import NO_CLUSTER
-from ipfl.core.arrays import Ints
-from ipfl.market.market_rows import Transfer
+from ipfl.core import NO_CLUSTER, ClientId, Fact, Setup
+from ipfl.core.arrays import Bools, Floats, Ints
+from ipfl.errors import InputError
+from ipfl.market.market_rows import MarketSetup, Transfer, TransferKind
+from ipfl.market.market_stats import gini, rank_correlation
+from ipfl.market.payments import affordable_bids, ranks, split_tokens
+from ipfl.market.seating import Seating
 
 ISSUER = -1
-_CHUNK_SIZE = 2**16
-"""Transfers that are summed at a time; so many fit into the processor's cache."""
-_FEW = 2**12
-"""Transfers of a round that are kept once they were made."""
-
-
-class Kind(IntEnum):
-    """Why tokens moved; the arrows say from which account to which."""
-
-    OPEN = 0
-    """issuer → client: opening balance, the same for all."""
-    ALLOWANCE = 1
-    """issuer → client: optional income, the same for all; issuer → pool: for an update that earns there."""
-    BID = 2
-    """client → escrow: Eq. consumer_cost."""
-    REFUND = 3
-    """escrow or pool → client: not selected, no valid update, or the round was rolled back."""
-    FEE = 4
-    """escrow or client → pool: a seat taken, Eq. update_available_tokens."""
-    REIMBURSEMENT = 5
-    """pool → client that paid: Eq. reimbursement."""
-    REWARD = 6
-    """pool → client that trained: Eq. reward_distribution."""
-
-
-KIND_NAMES = {int(kind): kind.name.lower() for kind in Kind}
-"""`Transfer.kind` of every number."""
+MAX_TOKENS = 2**62
+"""Largest sum that may be issued: half of what an int64 holds."""
+LEAST_PRICES = 100
+"""Prices that every client starts with at least, in a short run."""
+Party = Literal["client", "escrow", "pool", "issuer"]
+"""An account by client and cluster: the client's own, one of the cluster's, or the issuer's."""
 
 
 def escrow(cluster: Ints) -> Ints:
@@ -85,267 +74,14 @@ def describe_transfer(transfer: Transfer | None) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Transfers:
-    """Many transfers as columns of one length: 23 bytes each, so that a million clients fit."""
-
-    kind: NDArray[np.int8]
-    source: NDArray[np.int32]
-    target: NDArray[np.int32]
-    amount: NDArray[np.int64]
-    cluster: NDArray[np.int16]
-    client: NDArray[np.int32]
-
-    @classmethod
-    def of(
-        cls,
-        kind: Kind,
-        source: Ints | int,
-        target: Ints | int,
-        amount: Ints | int,
-        cluster: Ints | int,
-        client: Ints,
-    ) -> Transfers:
-        """Transfers of one kind, one per entry of `client`; single numbers hold for all of them."""
-        n = len(client)
-        return cls(
-            np.broadcast_to(np.int8(kind), n),
-            np.broadcast_to(np.asarray(source, np.int32), n),
-            np.broadcast_to(np.asarray(target, np.int32), n),
-            np.broadcast_to(np.asarray(amount, np.int64), n),
-            np.broadcast_to(np.asarray(cluster, np.int16), n),
-            np.asarray(client, np.int32),
-        )
-
-    @classmethod
-    def concat(cls, *parts: Transfers | TransferTable) -> Transfers:
-        """The transfers of all parts, in order; empty without parts."""
-        found = [*chain.from_iterable(part.chunks() for part in parts)] or [
-            cls.of(Kind.OPEN, 0, 0, 0, NO_CLUSTER, np.empty(0, np.int32))
-        ]
-        return cls(*(np.concatenate([getattr(part, f.name) for part in found]) for f in fields(cls)))
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def chunks(self) -> Iterator[Transfers]:
-        """The same in parts that are small enough to be read at once."""
-        for first in range(0, len(self), _CHUNK_SIZE):
-            part = slice(first, first + _CHUNK_SIZE)
-            yield Transfers(*(getattr(self, f.name)[part] for f in fields(self)))
-
-    def rows(self, ids: NDArray[np.int64]) -> tuple[Transfer, ...]:
-        """The transfers one by one, with client ids instead of row numbers."""
-        kinds = [KIND_NAMES[kind] for kind in self.kind.tolist()]
-        sides = (np.where(side >= 0, ids[np.maximum(side, 0)], side) for side in (self.source, self.target))
-        columns = (*sides, self.amount, self.cluster, ids[self.client])
-        return tuple(map(Transfer, kinds, *(column.tolist() for column in columns)))
-
-
-Party = Literal["client", "escrow", "pool"]
-"""An account by client and cluster: the client's own, or one of the cluster's."""
-
-
-@dataclass(frozen=True)
-class TransferTable:
-    """Transfers of one kind and one amount as an (N, K) table: a byte each, and sums instead of postings.
-
-    True where the client's tokens move for the cluster. In the order of the table, row by row.
-    """
-
-    kind: Kind
-    source: Party
-    target: Party
-    amount: int
-    entries: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return int(np.count_nonzero(self.entries))
-
-    def chunks(self) -> Iterator[Transfers]:
-        """The same as columns, in parts."""
-        n, k = self.entries.shape
-        step = max(1, _CHUNK_SIZE // max(1, k))
-        for first in range(0, n, step):
-            client, cluster = np.nonzero(self.entries[first : first + step])
-            if not len(client):
-                continue
-            client += first
-            sides = {"client": client, "escrow": escrow(cluster), "pool": pool(cluster)}
-            yield Transfers.of(
-                self.kind, sides[self.source], sides[self.target], self.amount, cluster, client
-            )
-
-    def totals(self, party: Party) -> NDArray[np.int64]:
-        """Tokens that pass through each account of a party: (N,) for clients, (K,) for the others."""
-        # As `sum`, which takes twice as long over the bytes of a million rows.
-        counted = np.einsum("nk->n" if party == "client" else "nk->k", self.entries, dtype=np.int64)
-        return np.asarray(counted * self.amount)
-
-
-class TransferRows(Sequence[Transfer]):
-    """The transfers of a round as a round reports them, made one by one only while they are read.
-
-    A round reads them several times: for its hash, its rows, its balances, its line. Few are made once.
-
-    Args:
-        parts: In the order posted, with row numbers instead of clients.
-        ids: Client of each row.
-    """
-
-    def __init__(self, parts: Iterable[Transfers | TransferTable], ids: NDArray[np.int64]):
-        self._parts, self._ids = tuple(parts), ids
-        self._length = sum(map(len, self._parts))
-
-    def __len__(self) -> int:
-        return self._length
-
-    @cached_property
-    def _few(self) -> tuple[Transfer, ...]:
-        return tuple(chain.from_iterable(self._made()))
-
-    def chunks(self) -> Iterator[tuple[Transfer, ...]]:
-        """All rows, some ten thousand at a time."""
-        return iter([self._few]) if 0 < self._length <= _FEW else self._made()
-
-    def _made(self) -> Iterator[tuple[Transfer, ...]]:
-        for part in self._parts:
-            for chunk in part.chunks():
-                yield chunk.rows(self._ids)
-
-    def __iter__(self) -> Iterator[Transfer]:
-        return chain.from_iterable(self.chunks())
-
-    @overload
-    def __getitem__(self, index: int) -> Transfer: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Transfer, ...]: ...
-    def __getitem__(self, index: int | slice) -> Transfer | tuple[Transfer, ...]:
-        return tuple(self)[index]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(
-            one == another for one, another in zip(self, other, strict=True)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"TransferRows({len(self)} transfers)"
-
-
-@dataclass(frozen=True)
-class Bank:
-    """All accounts at one moment. Cannot be made with a negative account or a sum that does not add up."""
-
-    balances: NDArray[np.int64]
-    """(N,) tokens τ_i of each client."""
-    escrow: NDArray[np.int64]
-    """(K,) bids of the running round, not yet decided on."""
-    pool: NDArray[np.int64]
-    """(K,) τ_ar of each cluster in the running round; empty between rounds."""
-    issued: int
-    """The issuer's account is minus this."""
-
-    def __post_init__(self) -> None:
-        for name, account in (("balance", self.balances), ("escrow", self.escrow), ("pool", self.pool)):
-            if account.dtype != np.int64:
-                raise ValueError(f"tokens are int64, but {name} is {account.dtype}")
-            if account.size and account.min() < 0:
-                raise ValueError(f"overdraft: {name} {int(account.argmin())} would hold {int(account.min())}")
-        total = int(self.balances.sum() + self.escrow.sum() + self.pool.sum())
-        if total != self.issued:
-            raise ValueError(f"the accounts hold {total} tokens, but {self.issued} were issued")
-
-
-def post(bank: Bank, transfers: Transfers | TransferTable) -> Bank:
-    """The bank after these transfers, as one transaction.
-
-    Raises:
-        ValueError: a negative amount, or an account other than the issuer's that would fall below zero.
-    """
-    if isinstance(transfers, TransferTable):
-        return _post_table(bank, transfers)
-    if len(transfers) and transfers.amount.min() < 0:
-        raise ValueError("a transfer of a negative amount")
-    n, k = len(bank.balances), len(bank.pool)
-    shared = np.zeros(1 + 2 * k, np.int64)  # the issuer, then escrow and pool of each cluster in turn
-    shared[0], shared[1::2], shared[2::2] = -bank.issued, bank.escrow, bank.pool
-    accounts = np.concatenate([bank.balances, shared])
-    np.subtract.at(accounts, _slot(transfers.source, n), transfers.amount)
-    np.add.at(accounts, _slot(transfers.target, n), transfers.amount)
-    balances, shared = accounts[:n], accounts[n:]
-    return Bank(balances, shared[1::2].copy(), shared[2::2].copy(), -int(shared[0]))
-
-
-def _post_table(bank: Bank, table: TransferTable) -> Bank:
-    if table.amount < 0:
-        raise ValueError("a transfer of a negative amount")
-    held = {"client": bank.balances, "escrow": bank.escrow, "pool": bank.pool}
-    for party, sign in ((table.source, -1), (table.target, 1)):
-        held[party] = held[party] + sign * table.totals(party)
-    return Bank(held["client"], held["escrow"], held["pool"], bank.issued)
-
-
-def _slot(account: NDArray[np.int32], n: int) -> NDArray[np.int32]:
-    """Index of an account in the array of all accounts: clients, then −1, −2 and so on."""
-    return np.where(account >= 0, account, np.int32(n - 1) - account)
-
-
-@dataclass(frozen=True)
-class ClientTotals:
-    """What transfers meant for each client, all (N,) and in tokens.
-
-    Balances change by −paid + reimbursed + earned, plus what the issuer gave.
-    """
-
-    paid: NDArray[np.int64]
-    """As a consumer, refunds taken off."""
-    reimbursed: NDArray[np.int64]
-    """As a consumer."""
-    earned: NDArray[np.int64]
-    """As a provider."""
-
-    @property
-    def net(self) -> NDArray[np.int64]:
-        """Gain (or loss) over both roles."""
-        return self.reimbursed + self.earned - self.paid
-
-
-def client_totals(transfers: Transfers, n: int, cluster: int | None = None) -> ClientTotals:
-    """Sums the transfers per client, of all clusters or of one."""
-    paid, reimbursed, earned = (np.zeros(n, np.int64) for _ in range(3))
-    for first in range(0, len(transfers), _CHUNK_SIZE):
-        part = slice(first, first + _CHUNK_SIZE)
-        kind, client, amount = transfers.kind[part], transfers.client[part], transfers.amount[part]
-        here = True if cluster is None else transfers.cluster[part] == cluster
-        for add, sums, chosen in (
-            (np.add, paid, transfers.source[part] >= 0),
-            (np.subtract, paid, kind == Kind.REFUND),
-            (np.add, reimbursed, kind == Kind.REIMBURSEMENT),
-            (np.add, earned, kind == Kind.REWARD),
-        ):
-            where = np.flatnonzero(chosen & here)
-            add.at(sums, client[where], amount[where])
-    return ClientTotals(paid, reimbursed, earned)
-
-
-def opening_balances(clients: Sequence[int], amount: int, brought: Mapping[int, int]) -> NDArray[np.int64]:
-    """What clients open with: what they bring along from an earlier run, or the same for all others."""
-    return np.array([brought.get(client, amount) for client in clients], np.int64)
-
-
 def opening_transfers(
-    clients: Sequence[int], amount: int, brought: Mapping[int, int] | None = None
+    clients: Iterable[ClientId], amount: int, brought: Mapping[ClientId, int] | None = None
 ) -> tuple[Transfer, ...]:
     """The opening of a run: the same balance for every client that brings none along."""
-    ids = sorted(clients)
-    amounts = opening_balances(ids, amount, brought or {}).tolist()
+    own = brought or {}
     return tuple(
-        Transfer("open", ISSUER, client, tokens, NO_CLUSTER, client)
-        for client, tokens in zip(ids, amounts, strict=True)
+        Transfer("open", ISSUER, client, own.get(client, amount), NO_CLUSTER, client)
+        for client in sorted(clients)
     )
 
 
@@ -357,3 +93,273 @@ def client_balances(*transfers: Iterable[Transfer]) -> dict[int, int]:
             if account >= 0:
                 balances[account] = balances.get(account, 0) + amount
     return balances
+
+
+@dataclass(frozen=True)
+class TokenAccounts:
+    """The clients' tokens between rounds; a row per client in ascending id, a column per cluster."""
+
+    ids: NDArray[np.int64]
+    """Client of each row."""
+    balances: NDArray[np.int64]
+    """(N,) tokens τ_i of each client."""
+    net: NDArray[np.int64]
+    """(N, K) tokens that each cluster has brought the client, less what it cost."""
+    earned: NDArray[np.int64]
+    """(N,) rewards so far."""
+    issued: int
+    """All tokens that there are."""
+    opening: int
+    """Tokens that every client started with."""
+    brought: Mapping[ClientId, int]
+    """Tokens that clients brought along from an earlier run, instead of the opening."""
+
+    def __post_init__(self) -> None:
+        if self.balances.min(initial=0) < 0 or int(self.balances.sum()) != self.issued:
+            raise ValueError(f"balances that are not the {self.issued} tokens that were issued")
+
+    @classmethod
+    def open(
+        cls,
+        clients: Iterable[ClientId],
+        clusters: int,
+        opening: int,
+        brought: Mapping[ClientId, int] | None = None,
+    ) -> TokenAccounts:
+        """The same balance for everyone who brings none along."""
+        transfers = opening_transfers(clients, opening, brought)
+        issued = check_issue(0, [row.amount for row in transfers])
+        ids, balances = (
+            np.array([getattr(row, name) for row in transfers], np.int64) for name in ("client", "amount")
+        )
+        net = np.zeros((len(ids), clusters), np.int64)
+        return cls(ids, balances, net, net[:, 0].copy(), issued, opening, dict(brought or {}))
+
+    @classmethod
+    def of_run(cls, setup: Setup, clusters: int, price: int, opening: int | None) -> TokenAccounts:
+        """Those before the first round; an opening that is not given is a price for every round.
+
+        Raises:
+            InputError: An opening below the price, or too many tokens.
+        """
+        if opening is None:
+            opening = max(LEAST_PRICES, setup.config.rounds) * price
+        if opening < price:
+            raise InputError(f"opening balance {opening} is below the price {price}: nobody could ever bid")
+        brought = setup.balances if isinstance(setup, MarketSetup) else {}
+        return cls.open(setup.clients, clusters, opening, brought)
+
+    def after(self, manager: TokenManager, counted: Bools | None = None) -> TokenAccounts:
+        """The accounts after a round; `counted`: (N, K) where `net` counts, everywhere by default."""
+        net = manager.net if counted is None else np.where(counted, manager.net, 0)
+        return replace(
+            self,
+            balances=manager.balances,
+            net=self.net + net,
+            earned=self.earned + manager.earned,
+            issued=manager.issued,
+        )
+
+    def rules(self) -> dict[str, Fact]:
+        """What an audit must know of the opening."""
+        brought = {str(client): balance for client, balance in sorted(self.brought.items())}
+        return {"opening": self.opening, **({"brought": brought} if brought else {})}
+
+    def report(self, price: int, psi: Floats) -> dict[str, Fact]:
+        """Who has what, and whether rewards follow contributions (section Fairness).
+
+        Args:
+            price: τ_p.
+            psi: (N, K) remembered contributions, NaN = unknown.
+        """
+        known = np.isfinite(psi)
+        contribution = np.where(known.any(axis=1), np.where(known, psi, 0).sum(axis=1), np.nan)
+        return {
+            "gini": gini(self.balances),
+            "broke": self.ids[self.balances < price].tolist(),
+            "contribution_reward_correlation": rank_correlation(contribution, self.earned.astype(float)),
+            "balances": self.balances.tolist(),
+            "issued": self.issued,
+        }
+
+
+class TokenManager:
+    """The accounts on their way through one round, and every transfer that moved them.
+
+    Clients are given by their rows, clusters by their columns.
+
+    Args:
+        accounts: Those before the round.
+        price: τ_p, the same for all: section Fairness, "Opportunity fairness".
+    """
+
+    def __init__(self, accounts: TokenAccounts, price: int):
+        self.ids, self.price = accounts.ids, price
+        self.net, self.earned = np.zeros_like(accounts.net), np.zeros_like(accounts.earned)
+        """What this round brought each client: in each cluster, and as rewards."""
+        self.transfers: list[Transfer] = []
+        n, k = accounts.net.shape
+        self.clusters = np.arange(k)
+        # By account number: those below 0 (issuer, escrows, pools) count from the end.
+        self._held = np.zeros(n + 2 * k + 1, np.int64)
+        self._held[:n], self._held[ISSUER] = accounts.balances, -accounts.issued
+
+    @property
+    def balances(self) -> NDArray[np.int64]:
+        """(N,) tokens of each client."""
+        return self._held[: len(self.ids)].copy()
+
+    @property
+    def escrow(self) -> NDArray[np.int64]:
+        """(K,) bids that are not yet decided on."""
+        return self._held[escrow(self.clusters)]
+
+    @property
+    def pool(self) -> NDArray[np.int64]:
+        """(K,) τ_ar; empty between rounds."""
+        return self._held[pool(self.clusters)]
+
+    @property
+    def issued(self) -> int:
+        """All tokens that there are."""
+        return -int(self._held[ISSUER])
+
+    def collect_bids(self, bid_ranks: Ints, bidders: Bools | None = None) -> Bools:
+        """Eq. consumer_cost, for the bids of these clients or of all; returns which of them lie in escrow."""
+        paid = affordable_bids(self.balances, bid_ranks, self.price, bidders)
+        self._move("bid", "client", "escrow", np.nonzero(paid), self.price)
+        return paid
+
+    def charge(self, paid: Bools, seats: Seating, served: Bools) -> Bools:
+        """Consumers pay into the pools of their clusters; all other bids are refunded.
+
+        A seat is paid for in any case (Eq. update_available_tokens), by explorers too: from escrow if they
+        had bid for that cluster, else straight from their balance.
+
+        Args:
+            paid: (N, K) bids in escrow.
+            seats: Who has a seat where.
+            served: (N,) clients that pay for all their bids, seat or no seat.
+
+        Returns:
+            The (N, K) payments that lie in the pools.
+
+        Raises:
+            ValueError: A seat without a bid, two seats in one, or an explorer that cannot pay.
+        """
+        if (seats.selected & ~paid).any():
+            raise ValueError("a bidder was selected whose bid is not in escrow")
+        if (seats.selected & seats.explorers).any():
+            raise ValueError("a client was seated twice in one cluster")
+        due = seats.all | served[:, None]
+        self._move("fee", "escrow", "pool", np.nonzero(paid & due), self.price)
+        self._move("fee", "client", "pool", np.nonzero(seats.explorers & ~paid), self.price)
+        # Last: nobody takes a seat with tokens that still lie in escrow for another one.
+        self._move("refund", "escrow", "client", np.nonzero(paid & ~due), self.price)
+        return seats.all | (paid & due)
+
+    def return_bids(self, bid_ranks: Ints) -> None:
+        """A round that is rolled back: every bid goes into escrow and back, and nobody has a seat."""
+        paid = self.collect_bids(bid_ranks)
+        self.charge(paid, Seating.empty(paid.shape), np.zeros(len(paid), bool))
+
+    def refund(self, payments: Bools) -> None:
+        """Refunds (N, K) payments from the pools."""
+        self._move("refund", "pool", "client", np.nonzero(payments), self.price)
+
+    def reimburse(self, cluster: int, payers: Ints, share: float) -> None:
+        """Eq. reimbursement: the share U_k of the pool goes back to consumers, equally.
+
+        Printed as a deduction from every client it would destroy tokens; the text says what is meant, and
+        since the reward pool shrinks by as much it is the penalty on the providers at the same time. The sum
+        is rounded to the nearest token; single tokens left over go to the lowest client ids.
+        """
+        if len(payers):
+            total = math.floor(Fraction(share) * int(self.pool[cluster]) + Fraction(1, 2))
+            self._pay_out("reimbursement", cluster, payers, total, np.ones(len(payers), np.int64))
+
+    def subsidise(self, cluster: int, providers: Ints, amount: int) -> None:
+        """Issues `amount` into the pool of a cluster for each provider that earns there; not in the paper.
+
+        What consumers pay is all that providers can earn, so together they gain nothing; who has a cost of
+        training would rather keep the models that it has. The subsidy is what the work is worth to the
+        server.
+        """
+        check_issue(self.issued, [amount] * len(providers))
+        if amount:
+            self._move("allowance", "issuer", "pool", (providers, cluster), amount)
+
+    def reward(self, cluster: int, providers: Ints, psi: Floats, participation: Ints) -> None:
+        """Eq. reward_distribution: the n providers share what is left in the pool by rank.
+
+        Rank a gets a/(n(n+1)/2) of it: the printed N_r is n here, as only then does the pool come out even.
+
+        Args:
+            cluster: k.
+            providers: (n,) rows of the clients that earn, ascending.
+            psi: (n,) their contributions ψ_ki.
+            participation: (n,) Ω_ki, rounds each took part in the cluster.
+        """
+        rank = ranks(psi, participation)
+        self._pay_out("reward", cluster, providers, int(self.pool[cluster]), rank)
+
+    def return_pool(self, cluster: int, payers: Ints) -> None:
+        """A pool that nobody earned goes back, equally."""
+        self._pay_out("refund", cluster, payers, int(self.pool[cluster]), np.ones(len(payers), np.int64))
+
+    def _pay_out(
+        self, kind: TransferKind, cluster: int, rows: Ints, total: int, weights: NDArray[np.int64]
+    ) -> None:
+        """Pays `total` out of a pool to clients in ascending id, by weight."""
+        amounts = split_tokens(total, weights)
+        some = amounts > 0
+        self._move(kind, "pool", "client", (rows[some], cluster), amounts[some])
+
+    def _move(
+        self,
+        kind: TransferKind,
+        source: Party,
+        target: Party,
+        places: Sequence[Ints | int],
+        amount: Ints | int,
+    ) -> None:
+        """Posts a transfer for every row and column of `places`, or none of them.
+
+        Raises:
+            ValueError: An account other than the issuer's that would fall below zero.
+        """
+        row, cluster, amount = np.broadcast_arrays(*places, amount)
+        sides = {"client": row, "escrow": escrow(cluster), "pool": pool(cluster)}
+        sides["issuer"] = np.full_like(row, ISSUER)
+        after = self._held.copy()
+        np.subtract.at(after, sides[source], amount)
+        np.add.at(after, sides[target], amount)
+        if (after[:ISSUER] < 0).any():
+            place = int(after[:ISSUER].argmin())
+            account = int(self.ids[place]) if place < len(self.ids) else place - len(after)
+            raise ValueError(f"overdraft: {account_name(account)} would hold {int(after[place])}")
+        self._held = after
+        if source == "client":
+            np.subtract.at(self.net, (row, cluster), amount)
+        if target == "client":
+            np.add.at(self.net, (row, cluster), amount)
+        if kind == "reward":
+            np.add.at(self.earned, row, amount)
+        client = self.ids[row]
+        sides["client"] = client
+        columns = (sides[source], sides[target], amount, cluster, client)
+        self.transfers += map(Transfer, repeat(kind), *(column.tolist() for column in columns))
+
+
+def check_issue(issued: int, amounts: Sequence[int]) -> int:
+    """What is issued after these amounts.
+
+    Raises:
+        InputError: They are not tokens, or too many.
+    """
+    total = issued + sum(amounts)
+    if min(amounts, default=0) < 0 or total > MAX_TOKENS:
+        raise InputError(
+            f"cannot issue {total} tokens (from 0 to {MAX_TOKENS} in all, none of them negative)"
+        )
+    return total

@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Fact, Record, Replies
+from ipfl.core.arrays import Bools, Floats, Ints
 from ipfl.core.replies import NonNegative, ReplySchema, Whole, list_of
-from ipfl.market.bank import Bank
-from ipfl.market.market_arrays import Bools, Floats, Ints
-from ipfl.market.market_rows import Bid, Market
-from ipfl.market.token_manager import TokenManager
+from ipfl.market.market_rows import Bid
 
 NO_BID = -1
 """In a table of ranks: the client does not bid for the cluster."""
@@ -75,15 +73,6 @@ def rank_table(ids: Ints, bids: Sequence[Bid], clusters: int) -> NDArray[np.int1
     for bid in bids:
         table[np.searchsorted(ids, bid.client), bid.cluster] = bid.rank
     return table
-
-
-def roll_back(bank: Bank, price: int, ids: NDArray[np.int64], market: Market) -> Market:
-    """What is recorded of a round below the quorum: bids go into escrow and back, nothing else happens."""
-    if market.bids is None:
-        return Market(())
-    manager = TokenManager(bank, price)
-    manager.return_bids(rank_table(ids, market.bids, len(bank.pool)))
-    return Market(manager.rows(ids), market.bids)
 
 
 def finite_or_none(value: float) -> float | None:

@@ -15,7 +15,16 @@ from ipfl.core.records import ClientId, Fact
 from ipfl.core.rounds import Event, Seat
 
 TransferKind = Literal["open", "allowance", "bid", "refund", "fee", "reimbursement", "reward"]
-"""Why tokens moved; `ipfl.market.bank.Kind` explains each."""
+"""Why tokens moved, and from which account to which.
+
+- `open`: issuer → client, the opening balance.
+- `allowance`: issuer → pool, a subsidy for an update that earns there.
+- `bid`: client → escrow, Eq. consumer_cost.
+- `refund`: escrow or pool → client: not selected, no valid update, or the round was rolled back.
+- `fee`: escrow or client → pool: a seat taken or models sent, Eq. update_available_tokens.
+- `reimbursement`: pool → client that paid, Eq. reimbursement.
+- `reward`: pool → client that trained, Eq. reward_distribution.
+"""
 
 
 class Bid(NamedTuple):
@@ -113,11 +122,6 @@ class MarketSetup(Setup):
 
     balances: Mapping[ClientId, int] = field(default_factory=dict)
     """Tokens that clients bring along from an earlier run; who is not in it opens as usual."""
-
-
-def brought_balances(setup: Setup) -> dict[ClientId, int]:
-    """Tokens that clients bring along from an earlier run."""
-    return dict(setup.balances) if isinstance(setup, MarketSetup) else {}
 
 
 @runtime_checkable

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipfl.core import Event
-from ipfl.market.market_arrays import Floats, Ints
+from ipfl.core import Event, Fact
+from ipfl.core.arrays import Floats, Ints
 
 
 def gini(balances: Ints) -> float:
@@ -24,14 +24,10 @@ def gini(balances: Ints) -> float:
     return float(place @ np.sort(balances).astype(np.float64)) / (n * total)
 
 
-def count_broke(balances: Ints, price: int) -> int:
-    """Clients that cannot pay a single bid."""
-    return int((balances < price).sum())
-
-
 def market_stats(balances: Ints, price: int, empty_seats: int) -> dict[str, float]:
-    """Wealth and seats after a round, as its line reports them."""
-    return {"gini": gini(balances), "broke": count_broke(balances, price), "empty_seats": empty_seats}
+    """Wealth and seats after a round, as its line reports them; who is broke cannot pay a single bid."""
+    broke = int((balances < price).sum())
+    return {"gini": gini(balances), "broke": broke, "empty_seats": empty_seats}
 
 
 def rank_correlation(one: Floats, other: Floats) -> float | None:
@@ -51,25 +47,21 @@ def _ranks(values: Floats) -> Floats:
     return ranks
 
 
-def is_collapsed(bids: Ints | Floats, limit: float = 0.9) -> bool | None:
-    """Whether one cluster draws nearly all bids.
-
-    Args:
-        bids: (K,) bids per cluster, as counts or shares.
-        limit: Share of all bids from which on it is a collapse.
-
-    Returns:
-        None where there is nothing to tell: a single cluster, or no bids.
-    """
-    total = bids.sum()
-    return None if len(bids) < 2 or total == 0 else bool(bids.max() / total >= limit)
-
-
-def market_events(bids: Ints, empty_seats: int, was_collapsed: bool) -> tuple[bool, tuple[Event, ...]]:
-    """Whether the market has collapsed, and events for empty seats, and for a collapse when it begins.
+def is_collapsed(bids: Ints, limit: float = 0.9) -> bool:
+    """Whether one of several clusters draws nearly all bids.
 
     Args:
         bids: (K,) bids per cluster.
+        limit: Share of all bids from which on it is a collapse.
+    """
+    return len(bids) > 1 and bool(bids.max() >= limit * bids.sum() > 0)
+
+
+def market_events(bid_ranks: Ints, empty_seats: int, was_collapsed: bool) -> tuple[bool, tuple[Event, ...]]:
+    """Whether the market has collapsed, and events for empty seats, and for a collapse when it begins.
+
+    Args:
+        bid_ranks: (N, K) rank of each bid, below 0 where there is none.
         empty_seats: Seats of the round that nobody had.
         was_collapsed: Whether it had collapsed before the round.
     """
@@ -77,7 +69,14 @@ def market_events(bids: Ints, empty_seats: int, was_collapsed: bool) -> tuple[bo
     if empty_seats:
         text = f"{empty_seats} of the seats stayed empty: too few clients bid, were there or could pay"
         events.append(Event("empty_seats", None, text))
-    collapsed = bool(is_collapsed(bids))
+    collapsed = is_collapsed((bid_ranks >= 0).sum(axis=0))
     if collapsed and not was_collapsed:
         events.append(Event("collapse", None, "collapse: one cluster gets nearly all bids"))
     return collapsed, tuple(events)
+
+
+def bid_report(bid_ranks: Ints, collapsed: bool) -> dict[str, Fact]:
+    """How the bids spread over the clusters at the end of a run."""
+    bids = (bid_ranks >= 0).sum(axis=0)
+    shares = [float(share) for share in bids / max(1, bids.sum())]
+    return {"clusters": list(range(len(bids))), "collapsed": collapsed, "bid_share": shares}

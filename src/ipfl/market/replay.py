@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from ipfl.core import ClientId, Fact, Seat
+from ipfl.core.arrays import Bools, Floats, Ints
 from ipfl.ledger.lines import METRIC_KEYS, by_cluster
 from ipfl.ledger.verify import ReplayedRound
-from ipfl.market import payments as tokens
-from ipfl.market.bank import opening_balances, opening_transfers
-from ipfl.market.market_arrays import Bools, Floats, Ints
+from ipfl.market.bank import TokenAccounts, TokenManager, opening_transfers
+from ipfl.market.bids import NO_BID
 from ipfl.market.market_rows import Bid, Contribution
 from ipfl.market.seating import Seating
 from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
-from ipfl.market.token_manager import TokenManager
 
 MAX_CLUSTERS = 2**15 - 1
 """The cluster of a transfer is an int16."""
@@ -42,12 +41,13 @@ class MarketReplay:
     """
 
     def __init__(self, rules: Mapping[str, Fact], clients: Sequence[ClientId]):
-        self.ids = np.asarray(sorted(clients), np.int64)
-        self.row = {client: row for row, client in enumerate(self.ids.tolist())}
         self.clusters, self.price = int(rules["clusters"]), int(rules["price"])
-        if not 1 <= self.clusters <= MAX_CLUSTERS:
-            raise ValueError(f"{self.clusters} clusters")
-        self.opening_balance = int(rules["opening"])
+        if self.price < 1 or not 1 <= self.clusters <= MAX_CLUSTERS:
+            raise ValueError(f"{self.clusters} clusters and a price of {self.price}")
+        told = dict(rules.get("brought") or {})
+        brought = {int(client): int(tokens) for client, tokens in told.items()}
+        self.accounts = TokenAccounts.open(clients, self.clusters, int(rules["opening"]), brought)
+        self.row = {client: row for row, client in enumerate(self.accounts.ids.tolist())}
         self.rule = SettlementRule(
             rules.get("reimburse", "printed"),
             "positive" if rules.get("positive", False) else "all",
@@ -57,39 +57,36 @@ class MarketReplay:
         )
         self.forfeit = bool(rules.get("forfeit", False))
         self.incentive = bool(rules.get("incentive", True))
-        told = dict(rules.get("brought") or {})
-        self.brought = {int(client): int(tokens) for client, tokens in told.items()}
-        opening = opening_balances(self.ids.tolist(), self.opening_balance, self.brought)
-        self.bank, _ = tokens.open_accounts(len(self.ids), self.clusters, opening)
-        self.omega = np.zeros((len(self.ids), self.clusters), np.int64)
+        shape = self.accounts.net.shape
+        self.omega, self.usual_score = np.zeros(shape, np.int64), np.full(shape, np.nan)
         self.best = np.full(self.clusters, np.nan)
-        self.usual_score = np.full((len(self.ids), self.clusters), np.nan)
 
     def opening(self) -> ReplayedRound:
         """What the opening must have moved."""
-        transfers = opening_transfers(self.ids.tolist(), self.opening_balance, self.brought)
-        return ReplayedRound(transfers)
+        accounts = self.accounts
+        return ReplayedRound(opening_transfers(self.row, accounts.opening, accounts.brought))
 
     def round(self, line: Mapping[str, Any]) -> ReplayedRound:
         """What a round must have moved; nothing where the market was closed (a line without `bids`)."""
         if "bids" not in line:
             return ReplayedRound(())
-        manager, complaint = TokenManager(self.bank, self.price), None
+        manager, complaint = TokenManager(self.accounts, self.price), None
         try:
             (self._replay_rolled_back if line.get("rolled_back") else self._replay)(manager, line)
         except (ImpossibleError, ValueError) as error:
             complaint = str(error)
         except (LookupError, TypeError, OverflowError) as error:  # rows that the database would have refused
             complaint = f"the round cannot be replayed: {error!r}"
-        self.bank = manager.bank
-        return ReplayedRound(tuple(manager.rows(self.ids)), complaint)
+        if complaint is None:
+            self.accounts = self.accounts.after(manager)
+        return ReplayedRound(tuple(manager.transfers), complaint)
 
     def _replay(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
         """The steps of a round in the order of Algorithm 1."""
         bids: Sequence[Bid] = line["bids"]
         paid = manager.collect_bids(self._bid_ranks(bids))
         seats = self._seats(line.get("seats") or ())
-        payments = manager.charge(paid, seats.selected, seats.explorers, self._served(bids))
+        payments = manager.charge(paid, seats, self._served(bids))
         lost = seats.all & ~seats.delivered
         if self.forfeit:
             lost &= seats.excused
@@ -109,7 +106,7 @@ class MarketReplay:
 
     def _bid_ranks(self, bids: Sequence[Bid]) -> Ints:
         """(N, K) rank of every bid."""
-        table = np.full((len(self.ids), self.clusters), -1)
+        table = np.full(self.omega.shape, NO_BID)
         for bid in bids:
             table[self._place(bid.client, bid.cluster)] = bid.rank
         return table
@@ -131,7 +128,7 @@ class MarketReplay:
 
     def _served(self, bids: Sequence[Bid]) -> Bools:
         """(N,) clients that pay for all their bids."""
-        served = np.zeros(len(self.ids), bool)
+        served = np.zeros(len(self.row), bool)
         for bid in bids:
             served[self._place(bid.client, bid.cluster)[0]] |= bid.served
         return served
@@ -181,7 +178,7 @@ class MarketReplay:
     def _check_omega(self, cluster: int, providers: Ints, omega: Ints) -> None:
         """Ω_ki follows from the rounds before."""
         right = self.omega[providers, cluster] + 1
-        for client, recorded, count in zip(self.ids[providers], omega, right, strict=True):
+        for client, recorded, count in zip(self.accounts.ids[providers], omega, right, strict=True):
             if recorded != count:
                 raise ImpossibleError(
                     f"client {client} is said to have trained in cluster {cluster} {recorded} times, "

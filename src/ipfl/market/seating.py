@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -10,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Seat
+from ipfl.core.arrays import Bools, Floats, Ints
 from ipfl.market.bids import finite_or_none
-from ipfl.market.market_arrays import Bools, Floats, Ints
 from ipfl.market.market_rows import Contribution, Figure
 
 
@@ -50,6 +51,22 @@ class Seating:
             for how, table in tables
             for row in np.flatnonzero(table[:, k]).tolist()
         )
+
+
+def count_explorers(omega: Ints, start: float, floor: float = 0.05) -> int:
+    """N_r = ⌈N · max(floor, start · unexplored)⌉.
+
+    `start` of all clients, falling in proportion to the share not yet explored; rounded up, so that it is at
+    least 1 and the floor holds.
+
+    Args:
+        omega: (N, K) participation: who has trained is explored.
+        start: Share of N while nobody is explored.
+        floor: Share of N at least.
+    """
+    unexplored = float((omega.sum(axis=1) == 0).mean())
+    exact = len(omega) * max(floor, start * unexplored)
+    return math.ceil(round(exact, 9))  # 100·0.2·0.4 is 8, whatever the binary digits say
 
 
 def make_contributions(

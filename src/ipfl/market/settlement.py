@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.market import payments as tokens
-from ipfl.market.market_arrays import Bools, Floats, Ints, median
-from ipfl.market.token_manager import TokenManager
+from ipfl.core.arrays import Bools, Floats, Ints
+from ipfl.market.bank import TokenManager
+from ipfl.market.payments import shortfalls, utility
 
 USUAL_DECAY = 0.8
 """Weight of the past in the score that a client is used to."""
@@ -73,40 +73,33 @@ def settle(
         if not len(providers):
             share, owed = 0.0, payers
         elif rule.reimburse == "printed":
-            share, owed = tokens.utility(*accuracy[k], rule.eta, rule.gamma), payers
+            share, owed = utility(*accuracy[k], rule.eta, rule.gamma), payers
         else:
-            # Straight from the tables: copying columns of all clients takes longer where few of them pay, and
-            # memory where many do.
-            score, usual = served.score[:, k][payers], served.usual_score[:, k][payers]
-            missing = tokens.shortfalls(score, usual, rule.gamma)
+            missing = shortfalls(served.score[payers, k], served.usual_score[payers, k], rule.gamma)
             # By the median, so that no single claim of a bad score moves any tokens.
-            share, owed = rule.eta * median(missing), payers[np.flatnonzero(missing > 0)]
+            share, owed = rule.eta * float(np.median(missing)), payers[missing > 0]
+        manager.reimburse(k, owed, share)
         earning = ~(psi <= 0) if rule.rewarded == "positive" else np.ones(len(psi), bool)
-        manager.settle(
-            k,
-            providers[earning],
-            psi[earning],
-            served.omega[providers[earning], k] + 1,
-            refunded=_refunded(served, rule, k, payers, providers[earning]),
-            reimbursed=owed,
-            share=share,
-            subsidy=rule.subsidy,
-        )
+        if earning.any():
+            rows = providers[earning]
+            manager.subsidise(k, rows, rule.subsidy)
+            manager.reward(k, rows, psi[earning], served.omega[rows, k] + 1)
+        else:
+            manager.return_pool(k, _refunded(served, rule, k, payers))
         if len(providers):
             shares[k] = share
     return shares
 
 
-def _refunded(served: Served, rule: SettlementRule, cluster: int, payers: Ints, earning: Ints) -> Ints:
-    """Who gets the pool back if nobody earns it: those who paid.
+def _refunded(served: Served, rule: SettlementRule, cluster: int, payers: Ints) -> Ints:
+    """Who gets a pool back that nobody earns: those who paid.
 
     But for those who had a seat, where updates came and none of them was worth anything; unless nobody else
     paid.
     """
-    if len(earning) or rule.rewarded == "all" or not served.delivered[:, cluster].any():
-        return payers
-    others = np.flatnonzero(served.payments[:, cluster] & ~served.seats[:, cluster])
-    return others if len(others) else payers
+    others = payers[~served.seats[payers, cluster]]
+    was_worth_nothing = rule.rewarded == "positive" and served.delivered[:, cluster].any()
+    return others if was_worth_nothing and len(others) else payers
 
 
 def usual_score_after(usual: Floats, score: Floats, bid: Bools) -> NDArray[np.float64]:

@@ -9,14 +9,13 @@ comments (they count from 1 in each algorithm; those in the paper's text run on,
 | Algorithm 2, ClientPreferences | `IPFL.client_preferences` |
 | Algorithm 3, Shapley approximation of the appendix | `estimate_shapley` |
 | Eqs. importance_weights, personalized_model | `importance_weights`, `IPFL.personalize` |
-| Eqs. consumer_cost to reward_distribution | `ipfl.market.payments`, shared with `ipfl-plus` |
+| Eqs. consumer_cost to reward_distribution | `ipfl.market.bank`, shared with `ipfl-plus` |
 | appendix "Initial Clustering" | `ipfl.methods.shared.initial_clustering`, shared with `ipfl-plus` |
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -46,14 +45,14 @@ from ipfl.core import (
 from ipfl.core.arrays import Bools, Floats, Ints
 from ipfl.core.vectors import mix
 from ipfl.errors import InputError
+from ipfl.market.bank import TokenAccounts, TokenManager
 from ipfl.market.bids import NO_BID, make_bids, preference_query, take_bids
-from ipfl.market.market_rows import Market, brought_balances
-from ipfl.market.market_stats import market_events, market_stats
-from ipfl.market.payments import affordable_bids, check_rules
-from ipfl.market.seating import Seating, figures, make_contributions
+from ipfl.market.market_rows import Market
+from ipfl.market.market_stats import bid_report, market_events, market_stats
+from ipfl.market.payments import affordable_bids
+from ipfl.market.seating import Seating, count_explorers, figures, make_contributions
 from ipfl.market.settlement import Served, SettlementRule, settle
-from ipfl.market.token_accounts import TokenAccounts, TokenMarket, default_opening
-from ipfl.market.token_manager import TokenManager
+from ipfl.market.token_market import TokenMarket
 from ipfl.methods.shared.cluster_models import read_models
 from ipfl.methods.shared.cluster_training import (
     TRAINED,
@@ -175,8 +174,6 @@ class IPFL(TokenMarket, Method[IPFLState]):
 
     def init(self, setup: Setup) -> IPFLState:
         """K models with the same parameters, the same balance for all, no bids."""
-        opening = self.opening or default_opening(self.price, setup.config.rounds)
-        check_rules(self.price, opening, self.eta, self.gamma)
         if not setup.task.holdouts and (self.initial_clustering or self.holdout == "server"):
             raise InputError('initial_clustering and holdout = "server" need task.server_samples > 0')
         if self.initial_clustering and setup.task.target != "classes":
@@ -186,7 +183,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
         table = (len(setup.clients), self.clusters)
         return IPFLState(
             models=(setup.params,) * self.clusters,
-            accounts=TokenAccounts.open(setup.clients, self.clusters, opening, brought_balances(setup)),
+            accounts=TokenAccounts.of_run(setup, self.clusters, self.price, self.opening),
             bids=np.full(table, NO_BID, np.int16),
             bidding=np.zeros(len(setup.clients), bool),
             psi=np.full(table, np.nan),
@@ -203,11 +200,11 @@ class IPFL(TokenMarket, Method[IPFLState]):
         """Algorithm 1, one pass of its loop over rounds (line 1)."""
         if self.initial_clustering and round < self.pretrain:
             return (yield from self._train_as_one_model(state, roster, round))
-        ids, manager = state.accounts.ids, TokenManager(state.accounts.bank, self.price)
+        ids, manager = state.accounts.ids, TokenManager(state.accounts, self.price)
         state, seats = yield from self.select_clients(state, roster, round)  # 2
         training = ask_seats("train", TRAINED, ids, state.models, seats.all)  # 3, 4: for all clusters at once
         paid = manager.collect_bids(state.bids, state.bidding)  # 5
-        manager.charge(paid, seats.selected, seats.explorers, np.zeros(len(ids), bool))  # 6
+        manager.charge(paid, seats, np.zeros(len(ids), bool))  # 6
         replies = yield training
         updates, delivered = collect_updates(ids, seats.all, replies)  # 7
         models = tuple(  # 8
@@ -222,7 +219,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
         self, state: IPFLState, roster: Roster, round: int
     ) -> Generator[Ask, Replies, tuple[IPFLState, Seating]]:
         """Algorithm 1, SelectClients(r) (line 9): the state with this round's bids, and ζ_k."""
-        ids, balances = state.accounts.ids, state.accounts.bank.balances
+        ids, balances = state.accounts.ids, state.accounts.balances
         available, seats = np.isin(ids, roster.clients), Seating.empty(state.bids.shape)  # ζ_a, ζ*
         rng = stream(state.seed, "select", round)
         if round == 0:  # 10
@@ -248,13 +245,11 @@ class IPFL(TokenMarket, Method[IPFLState]):
 
     def _count_seats(self, state: IPFLState, round: int) -> tuple[Ints, Ints]:
         """(K,) N_p and N_r of each cluster; what K does not divide goes to other clusters in other rounds."""
-        unexplored = float((state.omega.sum(axis=1) == 0).mean())
-        exact = len(state.omega) * max(self.explore_floor, self.explore * unexplored)
-        # 100·0.2·0.4 is 8, whatever the binary digits say.
-        random = min(math.ceil(np.round(exact, 9)), max(state.per_round - self.clusters, 0))
+        explorers = count_explorers(state.omega, self.explore, self.explore_floor)
+        random = min(explorers, max(state.per_round - self.clusters, 0))
         turn = (np.arange(self.clusters) + round) % self.clusters
-        seats, explorers = ((count + turn) // self.clusters for count in (state.per_round, random))
-        return seats - explorers, explorers
+        seats, n_r = ((count + turn) // self.clusters for count in (state.per_round, random))
+        return seats - n_r, n_r
 
     def client_preferences(
         self, models: Sequence[Vector], me: Client, totals: Floats, net: Sequence[int]
@@ -343,7 +338,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
 
     def _query(self, state: IPFLState, row: int) -> Record:
         """What a client is sent that is asked for its preferences: the offer, and its account."""
-        balance, net = int(state.accounts.bank.balances[row]), state.accounts.net[row].tolist()
+        balance, net = int(state.accounts.balances[row]), state.accounts.net[row].tolist()
         account = {"balance": balance, "net": net, "price": self.price, "clusters": [*range(self.clusters)]}
         offer = self.offer(state, int(state.accounts.ids[row]))
         return Record(offer.params, {**offer.facts, **account})
@@ -389,7 +384,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
         for k, value in accuracy.items():
             best[k] = np.fmax(best[k], value)
         empty = state.per_round - int(seats.all.sum())
-        collapsed, events = market_events((state.bids >= 0).sum(axis=0), empty, state.collapsed)
+        collapsed, events = market_events(state.bids, empty, state.collapsed)
         after = dataclasses.replace(
             state,
             models=models,
@@ -400,13 +395,13 @@ class IPFL(TokenMarket, Method[IPFLState]):
             collapsed=collapsed,
         )
         market = Market(
-            transfers=manager.rows(ids),
+            transfers=tuple(manager.transfers),
             bids=make_bids(ids, state.bids, unknown, state.bidding, np.zeros(len(ids), bool)),
             contributions=make_contributions(ids, omega, seats.delivered, psi),
             cluster_probe_accuracy=figures(accuracy),
             best_before=figures({k: float(state.best[k]) for k in accuracy}),
             reimbursed_share=figures(share),
-            economy=market_stats(manager.bank.balances, self.price, empty),
+            economy=market_stats(manager.balances, self.price, empty),
         )
         return Round(after, seats.rows(ids), events, market)
 
@@ -425,10 +420,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
 
     def report(self, state: IPFLState) -> dict[str, Fact]:
         """The market at the end."""
-        bids = (state.bids >= 0).sum(axis=0)
-        shares = [float(share) for share in bids / max(1, bids.sum())]
-        about = {"clusters": list(range(self.clusters)), "collapsed": state.collapsed, "bid_share": shares}
-        return about | state.accounts.report(self.price, state.psi)
+        return bid_report(state.bids, state.collapsed) | state.accounts.report(self.price, state.psi)
 
     def rules(self, state: IPFLState) -> dict[str, Fact]:
         """Price and rates, for the audit of the ledger; what is not in it is as printed."""
@@ -441,7 +433,7 @@ def estimate_shapley(
     models: Sequence[Floats],
     samples: Sequence[float],
     aggregated: Floats,
-    normalised: bool,
+    normalised: bool = True,
 ) -> NDArray[np.float64]:
     """Algorithm 3, Estimated Shapley value of any client in an FL: ψ_ki of the clients of one cluster.
 
@@ -471,7 +463,7 @@ def importance_weights(n_ik: Floats, n_k: Floats) -> NDArray[np.float64]:
     return np.asarray(n_ik / np.maximum(np.maximum(n_k, n_ik), 1))
 
 
-def row_normalised(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def row_normalised(weights: Floats) -> NDArray[np.float64]:
     """The weights with a sum of 1; uniform if all are 0."""
     total = weights.sum()
-    return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
+    return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)), np.float64)

@@ -155,8 +155,6 @@ class RoundLoop:
             callback.round(self, line)
         if not keepers:
             self.commit(line["round"])
-        if "transfers" in line:  # until now they were made while they were read; what users get is plain JSON
-            line["transfers"] = tuple(line["transfers"])
         for callback in self.callbacks:
             if callback not in keepers:
                 callback.round(self, line)

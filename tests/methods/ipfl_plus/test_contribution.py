@@ -21,7 +21,6 @@ from ipfl.methods.ipfl_plus.contribution import (
     ContributionRecord,
     agreement,
     contributions_by_agreement,
-    estimate_contributions,
     is_new,
     remember,
     standard_scores,
@@ -218,53 +217,6 @@ class TestNew:
         found = contributions_by_agreement(products(steps, (), direction), np.full(4, 1 / 4))
         assert plain[2] > plain[0] > 0 > plain[3]
         np.testing.assert_allclose(found, [plain[0], plain[1], 0, plain[3]])
-
-
-# A quadratic loss L(w) = ½‖w − c‖² with c = (1, 1), whose gradient is w − c. Two clients with the same
-# number of samples, W_1 = (1, 0) and W_2 = (2, 0): W_M = (1.5, 0), g = (0.5, −1).
-LOCALS = np.array([[1.0, 0.0], [2.0, 0.0]])
-AGGREGATE = np.array([1.5, 0.0])
-GRADIENT = np.array([0.5, -1.0])
-
-
-def test_normalised_contribution_on_a_quadratic() -> None:
-    # −gᵀ λ (W_1 − W_M) = −½·(0.5·(−0.5)) = 0.125: nearer to c than the mean. The other one is the mirror.
-    assert estimate_contributions([(GRADIENT, 1)], AGGREGATE, LOCALS, np.array([0.5, 0.5])).tolist() == [
-        0.125,
-        -0.125,
-    ]
-
-
-def test_sample_counts_do_for_weights() -> None:
-    # λ = 1/4, 3/4, W_M = (1.75, 0), g = (0.75, −1): ψ_1 = −¼·0.75·(−0.75) = 9/64 = −ψ_2.
-    psi = estimate_contributions(
-        [(np.array([0.75, -1.0]), 5)], np.array([1.75, 0.0]), LOCALS, np.array([30, 90])
-    )
-    np.testing.assert_allclose(psi, [9 / 64, -9 / 64])
-
-
-def test_gradients_count_by_their_points_and_none_is_no_contribution() -> None:
-    # (1·(2, −4) + 3·(0, 0))/4 = (½, −1), the gradient above.
-    parts = [(np.array([2.0, -4.0]), 1), (np.zeros(2), 3)]
-    found = estimate_contributions(parts, AGGREGATE, LOCALS, np.array([0.5, 0.5]))
-    assert found.tolist() == [0.125, -0.125]
-    assert np.isnan(estimate_contributions([], AGGREGATE, LOCALS, np.ones(2))).all()
-
-
-def test_a_client_whose_model_is_not_finite_is_unknown_and_the_others_are_not() -> None:
-    locals_ = np.array([[1.0, 0.0], [np.inf, 0.0], [np.nan, 1.0]], np.float32)
-    psi = estimate_contributions([(GRADIENT, 1)], AGGREGATE, locals_, np.ones(3))
-    assert np.isnan(psi).tolist() == [False, True, True]
-
-
-def test_sums_in_float64() -> None:
-    # 1e4 parameters of 1e-4 beside one of 1e4: in float32 the small ones would be lost in the large one.
-    local = np.full(10_001, 1e-4, np.float32)
-    local[0] = 1e4
-    psi = estimate_contributions(
-        [(np.ones(10_001, np.float32), 1)], np.zeros(10_001, np.float32), [local], np.ones(1)
-    )
-    assert psi[0] == pytest.approx(-(1e4 + 1e4 * float(np.float32(1e-4))), rel=1e-12)
 
 
 class TestRounds:

@@ -30,7 +30,7 @@ from ipfl.methods.ipfl_plus.guards import (
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.state import MarketState
-from ipfl.methods.ipfl_plus.updates import ClusterUpdates, collect_updates
+from ipfl.methods.ipfl_plus.updates import ClusterUpdates, read_updates
 
 EVERY_GUARD: tuple[GuardName, ...] = get_args(GuardName)
 ALL_GUARDS = Guards()
@@ -255,7 +255,7 @@ class TestMostOfACluster:
                 step = length * np.eye(10, dtype=np.float32)[client]  # each its own way: no copies
                 count = 100 if client in liars else 10
                 replies[client] = Record({f"cluster_{k}": state.clusters.models[k] + step}, {"n": count})
-        found, _ = collect_updates(state.run, state.clusters, seats, replies)
+        found, _ = read_updates(state.run, state.clusters, seats, replies)
         screened, _ = Guards().screen(found, replace(state.guards, usual_length=usual))
         return list(screened.values())
 

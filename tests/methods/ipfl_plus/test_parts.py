@@ -34,7 +34,7 @@ class TestParts:
         others = [other for other in PARTS if other != part]
         assert all(getattr(switched, other) == getattr(IPFLPlus(), other) for other in others)
         state, _, _ = play(switched, 3, HONEST, size=64)
-        assert state.accounts.bank.balances.sum() == state.accounts.bank.issued
+        assert state.accounts.balances.sum() == state.accounts.issued
 
     def test_every_record_of_the_state_belongs_to_one_part(self):
         state = IPFLPlus().init(setup())
@@ -71,10 +71,10 @@ class TestSettings:
     def test_the_opening_is_a_price_for_every_round_and_100_at_least(self, rounds, prices):
         dear = method("ipfl-plus", payment={"price": 7})
         state = dear.init(setup(config={"rounds": rounds}))
-        assert set(state.accounts.bank.balances.tolist()) == {7 * prices}
+        assert set(state.accounts.balances.tolist()) == {7 * prices}
         assert dear.rules(state)["opening"] == 7 * prices
         state = method("ipfl-plus", payment={"price": 7, "opening": 30}).init(setup())
-        assert set(state.accounts.bank.balances.tolist()) == {30}
+        assert set(state.accounts.balances.tolist()) == {30}
 
     @pytest.mark.parametrize(("rounds", "prices"), [(5, 3), (4, 2)])
     def test_points_are_held_back_for_half_of_the_rounds_but_not_by_the_paper(self, rounds, prices):
@@ -128,4 +128,4 @@ class TestRefused:
 def test_the_first_round_of_the_ablation_without_incentive_asks_nobody():
     played, _, engine = play(method("ipfl-plus", incentive=False), 3, HONEST)
     assert set(engine.actions) == {"train"}
-    assert np.array_equal(played.accounts.bank.balances, IPFLPlus().init(setup()).accounts.bank.balances)
+    assert np.array_equal(played.accounts.balances, IPFLPlus().init(setup()).accounts.balances)

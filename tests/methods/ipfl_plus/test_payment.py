@@ -94,7 +94,7 @@ class TestAccess:
     def test_who_is_broke_loses_access(self):
         # Opening of two prices. Client 1 never has the better update; once it cannot pay it gets no models.
         state, _, engine = play(market(payment={"opening": 200}), 8, HONEST)
-        broke = np.flatnonzero(state.accounts.bank.balances < 100).tolist()
+        broke = np.flatnonzero(state.accounts.balances < 100).tolist()
         assert broke
         for client in broke:
             assert client in state.access.held_means
@@ -133,7 +133,7 @@ class TestWillingPayers:
             expected = dict.fromkeys(ids, -100)
             for i, wage in zip(good, wages, strict=True):
                 expected[i] += wage
-            assert {i: int(state.accounts.bank.balances[i]) - OPENING for i in ids} == expected
+            assert {i: int(state.accounts.balances[i]) - OPENING for i in ids} == expected
 
     def test_subsidy_is_issued_for_those_that_earn_and_shared_by_rank(self):
         # As above, with half a price issued for each provider that earns: one earns 300 + 50, two share
@@ -145,8 +145,8 @@ class TestWillingPayers:
             good = [i for i in ids if i > np.mean([j for j in ids if j != i])]
             assert [(row.client, row.amount) for row in issued if row.cluster == k] == [(i, 50) for i in good]
             wages = [350] if len(good) == 1 else [133, 267]
-            assert [int(state.accounts.bank.balances[i]) - OPENING + 100 for i in good] == wages
-        assert state.accounts.bank.issued == 8 * OPENING + 50 * len(issued)
+            assert [int(state.accounts.balances[i]) - OPENING + 100 for i in good] == wages
+        assert state.accounts.issued == 8 * OPENING + 50 * len(issued)
 
     def test_everyone_pays_for_its_bids_whether_it_has_a_seat_or_not(self):
         # Four clients bid for each cluster: pools of 400, of which providers with ψ > 0 get everything.
@@ -166,7 +166,7 @@ class TestWillingPayers:
 
     def test_nobody_delivers(self):
         state, done, _ = play(market(), 3, HONEST | {"train": no_answer})
-        assert (state.accounts.bank.balances == OPENING).all()
+        assert (state.accounts.balances == OPENING).all()
         assert len(moved(done[2], "refund")) == 8
 
     def test_shares_of_the_pool_go_back_when_most_get_less_than_they_are_used_to(self):
@@ -203,7 +203,7 @@ class TestLostSeats:
         script = HONEST if lost else HONEST | {"train": unless(absent, train, no_answer)}
         state, (one,), _ = play(method_, 1, script, state=before, first=1, lost=absent if lost else ())
         for client in absent:
-            change = int(state.accounts.bank.balances[client] - before.accounts.bank.balances[client])
+            change = int(state.accounts.balances[client] - before.accounts.balances[client])
             assert change == (0 if lost else -100)
         return state, one, absent
 
@@ -233,7 +233,7 @@ class TestTokensOff:
     def test_bids_are_informed_but_nobody_pays_or_earns_and_all_get_the_models(self):
         stop = HONEST | {"preference": unless({3}, prefer_parity, no_bid)}
         state, done, engine = play(market(payment={"rule": "none"}), 4, stop)
-        assert (state.accounts.bank.balances == OPENING).all()
+        assert (state.accounts.balances == OPENING).all()
         assert moved(done[2], "reward") == []
         assert moved(done[2], "reimbursement") == []
         assert market().preferences(state) == {c: c % 2 for c in range(8) if c != 3}
@@ -269,7 +269,7 @@ def test_tokens_are_those_that_were_issued() -> None:
     economy = Economy(make_method(2, subsidy=0), Population.make(10, 2, seed=1), 5)
     for _ in range(5):
         economy.play()
-    bank = economy.state.accounts.bank
+    bank = economy.state.accounts
     assert bank.balances.sum() == bank.issued == 10 * 100 * 100
 
 

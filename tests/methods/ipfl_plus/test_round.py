@@ -74,9 +74,9 @@ class TestTokens:
         # 1/6, 2/6, 3/6 = 50, 100, 150; the largest id has the largest contribution.
         state, (first,), _ = play(paper(), 1)
         for k in (0, 1):
-            assert [int(state.accounts.bank.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
+            assert [int(state.accounts.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
         away = set(range(8)) - {seat.client for seat in first.done.seats}
-        assert all(state.accounts.bank.balances[i] == OPENING for i in away)
+        assert all(state.accounts.balances[i] == OPENING for i in away)
         assert [fee.amount for fee in transfers(first, "fee")] == [100] * 6
 
     def test_no_improvement_returns_the_share_eta_to_those_who_paid(self):
@@ -117,7 +117,7 @@ class TestTokens:
     def test_without_incentives_nobody_gains_or_loses_and_nobody_is_asked(self):
         state, done, engine = play(paper(incentive=False), 4)
         assert set(engine.actions) == {"train"}
-        assert (state.accounts.bank.balances == OPENING).all()
+        assert (state.accounts.balances == OPENING).all()
         assert all(sum(bids(one)) == 8 for one in done[1:])
 
     def test_clients_that_cannot_pay_are_not_chosen(self):
@@ -130,7 +130,7 @@ class TestTokens:
                 for account, sign in ((transfer.source, -1), (transfer.target, 1)):
                     if account >= 0:
                         balances[account] += sign * transfer.amount
-        assert balances.tolist() == state.accounts.bank.balances.tolist()
+        assert balances.tolist() == state.accounts.balances.tolist()
         assert any(("empty_seats", None) in one.kinds for one in done)
 
 
@@ -166,14 +166,14 @@ class TestInvalidReplies:
         (k,) = [k for k in (0, 1) if 5 in members(first, k)]
         others = [i for i in members(first, k) if i != 5]
         assert trained(first, k) == others
-        assert state.accounts.bank.balances[5] == OPENING - 100
+        assert state.accounts.balances[5] == OPENING - 100
         np.testing.assert_allclose(state.clusters.models[k], np.mean(others), rtol=1e-6)
         assert first.kinds == [("no_answer" if kind == "absent" else "invalid_reply", 5)]
         assert state.seats.omega[5].sum() == 0
 
     def test_nobody_answers(self):
         state, _done, _ = play(paper(), 2, HONEST | {"train": lambda client, ask: None})
-        assert (state.accounts.bank.balances == OPENING).all()
+        assert (state.accounts.balances == OPENING).all()
         assert not any(model.any() for model in state.clusters.models)
 
     def test_no_appraisal_means_no_reimbursement_and_ranks_by_participation(self):
@@ -181,7 +181,7 @@ class TestInvalidReplies:
         state, (first,), _ = play(paper(), 1, HONEST | {"appraise": lambda client, ask: None})
         assert [psi(first, k) for k in (0, 1)] == [[None] * 3] * 2
         for k in (0, 1):
-            assert [int(state.accounts.bank.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
+            assert [int(state.accounts.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
 
     def test_nan_gradient_is_ignored(self):
         def poisoned(client: int, ask: Record) -> Record:
@@ -223,12 +223,10 @@ class TestInvalidReplies:
             "appraise": lambda c, a: appraise(c, a) if data.draw(st.booleans()) else None,
         }
         state = method_.init(setup())
-        issued = state.accounts.bank.issued
+        issued = state.accounts.issued
         state, done, _ = play(method_, 4, script, state=state)
-        # Bank itself refuses negative accounts and sums that do not add up whenever one is made.
-        assert state.accounts.bank.balances.sum() == state.accounts.bank.issued == issued
-        assert not state.accounts.bank.pool.any()
-        assert not state.accounts.bank.escrow.any()
+        # The accounts themselves refuse negative balances and sums that do not add up.
+        assert state.accounts.balances.sum() == state.accounts.issued == issued
         for one in done:
             moved = one.done.market.transfers
             assert {row.amount for row in moved if row.kind in ("bid", "fee")} <= {100}

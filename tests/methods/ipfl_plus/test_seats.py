@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from ipfl.core import stream
-from ipfl.methods.ipfl_plus import seats
+from ipfl.market.seating import Seating, count_explorers
 from ipfl.methods.ipfl_plus.seats import (
     Bidders,
     SeatRecord,
     Seats,
-    Selection,
-    count_explorers,
     count_places,
     draw_bidders,
     first_round,
@@ -51,7 +47,7 @@ def bidders(
 
 def seat(
     known: Bidders, places: list[int], n_r: int, rng: np.random.Generator, had: Any = 0, **settings: Any
-) -> Selection:
+) -> Seating:
     """Seats by the default rule unless a setting says otherwise; a seat costs 10."""
     rule = Seats(**{"ration": 0.0, **settings})
     table = np.zeros(known.paid.shape, int)
@@ -71,55 +67,47 @@ def seat(
         (10, 0.0, 1),  # half a client is one
         (33, 1.0, 7),  # 6.6 rounded up
         (1, 1.0, 1),
-        (0, 1.0, 0),
     ],
 )
 def test_number_of_explorers(n: int, unexplored: float, expected: int) -> None:
-    assert count_explorers(n, unexplored, start=0.2) == expected
+    trained = np.arange(n)[:, None] >= round(n * unexplored)
+    assert count_explorers(trained.astype(int), start=0.2) == expected
 
 
-def test_a_weighted_draw_takes_the_stronger_of_two_with_the_share_of_its_weight(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Two clients in all: mean in the middle, so z = +1 and −1 whatever the importances; w = e^β, e^−β.
-    # Efraimidis and Spirakis: the first drawn is 1 with probability w_1/(w_0 + w_1) = 1/(1 + e^−2β).
-    # β = 0.5: 0.731. 4000 draws have a standard deviation of 0.007; five of them are allowed.
-    monkeypatch.setattr(seats, "BETA", 0.5)
-    rng = stream(7, "draw")
-    importance = np.array([0.2, 0.9])
-    first = [draw_bidders(np.array([0, 1]), importance, UNKNOWN[:2], rng, 1)[0] for _ in range(4000)]
-    assert np.mean(first) == pytest.approx(1 / (1 + math.exp(-1)), abs=0.035)
-
-
-def test_the_draw_is_without_replacement_and_later_places_follow_the_weights_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Importance 0, 0, 1 have z = −1/√2, −1/√2, √2 (mean 1/3, deviation √2/3). With β = √2/3·ln 2 the strong
-    # one weighs e^(β·3/√2) = 2 times as much as each other: first with probability 2/4, and second with
-    # 2·(1/4)·(2/3) = 1/3.
-    monkeypatch.setattr(seats, "BETA", math.sqrt(2) / 3 * math.log(2))
-    rng, importance = stream(8, "draw"), np.array([0.0, 0, 1])
-    orders = np.array([draw_bidders(np.arange(3), importance, UNKNOWN[:3], rng, 3) for _ in range(4000)])
+def test_the_draw_is_without_replacement_and_all_places_follow_the_weights() -> None:
+    # Weights 1, 1 and 2, by Efraimidis and Spirakis: the strong one is first with probability 2/4, and second
+    # with 2·(1/4)·(2/3) = 1/3. 4000 draws have a standard deviation of 0.008; five of them are allowed.
+    rng, weight = stream(8, "draw"), np.log([1.0, 1, 2])
+    orders = np.array([draw_bidders(np.arange(3), weight, rng) for _ in range(4000)])
     assert (np.sort(orders, axis=1) == [0, 1, 2]).all()
     assert (orders[:, 0] == 2).mean() == pytest.approx(1 / 2, abs=0.04)
     assert (orders[:, 1] == 2).mean() == pytest.approx(1 / 3, abs=0.04)
 
 
-def test_contributions_count_as_well_and_unknown_ones_as_the_average() -> None:
-    # Of the two known values 1 and −1, z = 1 and −1; unknown is 0. Weights e^½, 1 and e^−½ (β_ψ = ½). A share
-    # of 2000 draws has a deviation of 0.011 at most.
-    rng, psi = stream(9, "draw"), np.array([1.0, np.nan, -1.0])
-    first = [draw_bidders(np.arange(3), np.ones(3), psi, rng, 1)[0] for _ in range(2000)]
+def first_seats(known: Bidders, draws: int, **settings: Any) -> np.ndarray:
+    """(N,) how often each client gets the one seat of cluster 0."""
+    rng = stream(9, "draw")
+    return np.sum([seat(known, [1], 0, rng, **settings).selected[:, 0] for _ in range(draws)], axis=0)
+
+
+def test_importance_and_contributions_count_and_unknown_ones_as_the_average() -> None:
+    # Importance 0.9 and 0.1 have z = 1 and −1: weights e² and e^−2 (β = 2), a share of 0.982. Contributions 1
+    # and −1 likewise, e^½ and e^−½ (β_ψ = ½), and z = 0 of the unknown one: a weight of 1. Deviations of the
+    # shares of 1000 draws are 0.004 and 0.016 at most.
+    by_word = bidders([[0], [0]], np.array([[0.9], [0.1]]))
+    np.testing.assert_allclose(first_seats(by_word, 1000) / 1000, [0.982, 0.018], atol=0.02)
+    by_work = replace(bidders([[0]] * 3), psi=np.array([[1.0], [np.nan], [-1.0]]))
     weights = np.exp([0.5, 0, -0.5])
-    np.testing.assert_allclose(np.bincount(first) / 2000, weights / weights.sum(), atol=0.055)
+    np.testing.assert_allclose(first_seats(by_work, 1000) / 1000, weights / weights.sum(), atol=0.08)
 
 
-def test_the_first_places_are_those_of_the_whole_order() -> None:
-    importance, psi, bidders = np.linspace(0, 1, 50), np.sin(np.arange(50)), np.arange(0, 50, 2)
-    whole = draw_bidders(bidders, importance, psi, stream(1, "x"), 25)
-    assert len(whole) == 25
-    assert draw_bidders(bidders, importance, psi, stream(1, "x"), 4).tolist() == whole[:4].tolist()
-    assert draw_bidders(bidders, importance, psi, stream(1, "x"), 0).tolist() == []
+def test_seats_had_count_against_a_client() -> None:
+    # Importance 0.9 and 0.1 have z = ±1, seats 4 and 0 as well: log w = 2·1 − ration·1 against its negative.
+    # The strong one is first with probability 1/(1 + e^−2(2 − ration)): 1/2 at ration 2, 0.02 at 4.
+    known = bidders([[0], [0]], np.array([[0.9], [0.1]]))
+    for ration, share in ((2.0, 0.5), (4.0, 0.018)):
+        first = first_seats(known, 1000, had=[4, 0], ration=ration)
+        assert first[0] / 1000 == pytest.approx(share, abs=0.08)
 
 
 def test_the_paper_sorts_by_contribution_alone() -> None:
@@ -131,25 +119,16 @@ def test_the_paper_sorts_by_contribution_alone() -> None:
     np.testing.assert_allclose(np.bincount(first), 100, atol=41)
 
 
-@given(
-    arrays(np.float64, st.integers(0, 40), elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf]))
-)
-def test_standard_scores_to_the_last_digit(values: np.ndarray) -> None:
-    # Runs are repeated from their seeds, so the quick way has to round as numpy's mean and deviation do.
-    known = values[np.isfinite(values)]
-    expected = np.zeros(len(values))
-    if len(known) and known.std() > 1e-12 * abs(known.mean()):
-        expected[np.isfinite(values)] = (known - known.mean()) / known.std()
-    assert z_scores(values).tolist() == expected.tolist()
-
-
-def test_extreme_weights_do_not_overflow() -> None:
-    # One outlier among a million has z = 1000: e^(2·1000) is beyond a float, its place is not.
-    importance = np.zeros(10**6)
-    importance[5] = 1.0
+def test_standard_scores_by_hand_and_extreme_ones() -> None:
+    # 1 and 3: mean 2, deviation 1. One outlier among a million has z = 1000: e^(2·1000) is beyond a float,
+    # its place in the draw is not.
+    assert z_scores(np.array([1.0, np.nan, 3.0, np.inf])).tolist() == [-1, 0, 1, 0]
+    assert z_scores(np.array([0.1, 0.1, 0.1])).tolist() == z_scores(np.full(3, np.nan)).tolist() == [0] * 3
+    outlier = np.zeros(10**6)
+    outlier[5] = 1.0
     with np.errstate(all="raise"):
-        drawn = draw_bidders(np.arange(20), importance, np.full(10**6, np.nan), stream(2, "x"), 1)
-    assert drawn.tolist() == [5]
+        drawn = draw_bidders(np.arange(20), 2 * z_scores(outlier), stream(2, "x"))
+    assert drawn[0] == 5
 
 
 class TestPlaces:
@@ -175,15 +154,9 @@ class TestPlaces:
         assert np.sum(rounds, axis=0).tolist() == [seats] * clusters
 
 
-def test_seats_had_count_against_a_client() -> None:
-    # Importance 0.9 and 0.1 have z = ±1, seats 4 and 0 as well: log w = 2·1 − ration·1 against its negative.
-    # The strong one is first with probability 1/(1 + e^−2(2 − ration)): 0.98 without rationing, 1/2 at ration
-    # 2, 0.02 at 4. Shares of 1000 draws have a deviation of 0.016 at most.
-    known = bidders([[0], [0]], np.array([[0.9], [0.1]]))
-    for ration, share in ((0.0, 0.982), (2.0, 0.5), (4.0, 0.018)):
-        rng = stream(1, "x")
-        first = [seat(known, [1], 0, rng, had=[4, 0], ration=ration).performance[0][0] for _ in range(1000)]
-        assert 1 - np.mean(first) == pytest.approx(share, abs=0.08)
+def rows(table: np.ndarray) -> list[list[int]]:
+    """Who has a seat in each cluster."""
+    return [np.flatnonzero(column).tolist() for column in table.T]
 
 
 class TestExplorersWhereTheyPrefer:
@@ -191,60 +164,45 @@ class TestExplorersWhereTheyPrefer:
         # Client 0 gets the seat of cluster 0. Of the others, 1 wants cluster 1 most, 2 cluster 0, 3 only 1.
         known = bidders([[0, -1], [1, 0], [0, 1], [-1, 0]], np.array([[0.9, 0.1], *[[0.5, 0.5]] * 3]))
         chosen = seat(known, [1, 0], 3, stream(1, "x"))
-        assert chosen.performance[0].tolist() == [0]
-        assert chosen.random[0].tolist() == [2]
-        assert sorted(chosen.random[1].tolist()) == [1, 3]
-        assert chosen.empty_seats == 0
+        assert rows(chosen.selected) == [[0], []]
+        assert rows(chosen.explorers) == [[2], [1, 3]]
 
     def test_only_paid_bids_count(self) -> None:
         # The client wants cluster 1 most, but the bid that it could pay is the one for cluster 0.
-        known = bidders([[1, 0]])
-        known = replace(known, paid=np.array([[True, False]]))
-        assert [ids.tolist() for ids in seat(known, [0, 0], 1, stream(1, "x")).random] == [[0], []]
+        known = replace(bidders([[1, 0]]), paid=np.array([[True, False]]))
+        assert rows(seat(known, [0, 0], 1, stream(1, "x")).explorers) == [[0], []]
 
     def test_clients_that_never_answered_train_anywhere_if_they_can_pay(self) -> None:
         # Clients 0 to 9 can pay from their balance, the others cannot.
         known = bidders([[-1, -1]] * 12, importance=None, balances=[10] * 10 + [9] * 2)
-        chosen = seat(known, [0, 0], 12, stream(1, "x"))
-        assert sorted(np.concatenate(chosen.random).tolist()) == list(range(10))
-        assert all(len(ids) for ids in chosen.random)
-        assert chosen.empty_seats == 2
+        explorers = seat(known, [0, 0], 12, stream(1, "x")).explorers
+        assert explorers.sum(axis=1).tolist() == [1] * 10 + [0] * 2
+        assert explorers.any(axis=0).all()
 
     def test_clients_that_answered_without_a_bid_do_not_explore(self) -> None:
         # It was asked, and did not bid: who does not want a model does not have to train.
         known = bidders([[-1, -1], [0, -1]])
-        chosen = seat(known, [0, 0], 2, stream(1, "x"))
-        assert [ids.tolist() for ids in chosen.random] == [[1], []]
-        assert chosen.empty_seats == 1
+        assert rows(seat(known, [0, 0], 2, stream(1, "x")).explorers) == [[1], []]
 
     def test_seats_nobody_bid_for_go_to_further_explorers(self) -> None:
         # Two seats in each cluster, but nobody bids for cluster 1: its two are dealt to explorers as well.
-        known = bidders([[0, -1]] * 6)
-        chosen = seat(known, [2, 2], 1, stream(1, "x"))
-        assert [len(ids) for ids in chosen.performance] == [2, 0]
-        assert [len(ids) for ids in chosen.random] == [3, 0]
-        assert chosen.empty_seats == 0
+        chosen = seat(bidders([[0, -1]] * 6), [2, 2], 1, stream(1, "x"))
+        assert chosen.selected.sum(axis=0).tolist() == [2, 0]
+        assert chosen.explorers.sum(axis=0).tolist() == [3, 0]
 
     def test_a_second_seat_only_when_nobody_is_without_one(self) -> None:
         # All three have seats in cluster 0, and 1 and 2 bid for cluster 1 as well: those two get the seats.
         known = bidders([[0, -1], [0, 1], [0, 1]])
-        chosen = seat(known, [3, 0], 4, stream(1, "x"))
-        assert sorted(chosen.random[1].tolist()) == [1, 2]
-        assert chosen.random[0].tolist() == []
-        assert chosen.empty_seats == 2
+        assert rows(seat(known, [3, 0], 4, stream(1, "x")).explorers) == [[], [1, 2]]
         # With a fourth client that has none, that one comes first.
-        chosen = seat(bidders([[0, -1], [0, 1], [0, 1], [-1, 0]]), [3, 0], 1, stream(1, "x"))
-        assert chosen.random[1].tolist() == [3]
-
-    def test_who_is_away_does_not_explore(self) -> None:
-        chosen = seat(bidders([[0], [0]], available=[False, True]), [0], 2, stream(1, "x"))
-        assert chosen.random[0].tolist() == [1]
+        known = bidders([[0, -1], [0, 1], [0, 1], [-1, 0]])
+        assert rows(seat(known, [3, 0], 1, stream(1, "x")).explorers) == [[], [3]]
 
     def test_every_client_without_a_seat_is_drawn_alike(self) -> None:
         # One seat for four clients, 2000 times: 500 each, with a deviation of √(2000·¼·¾) = 19; five of them.
         known, rng = bidders([[0, 1]] * 4), stream(5, "x")
-        drawn = [int(seat(known, [0, 0], 1, rng).random[0][0]) for _ in range(2000)]
-        np.testing.assert_allclose(np.bincount(drawn, minlength=4), 500, atol=97)
+        drawn = np.sum([seat(known, [0, 0], 1, rng).explorers[:, 0] for _ in range(2000)], axis=0)
+        np.testing.assert_allclose(drawn, 500, atol=97)
 
 
 class TestExplorersAnywhere:
@@ -255,19 +213,14 @@ class TestExplorersAnywhere:
         known = bidders([[0, -1], [0, -1], [0, -1], [-1, -1]])
         psi = np.array([[0.6, 0.4], [0.9, 0.1], [0.55, 0.45], [0.1, 0.9]])
         chosen = seat(replace(known, psi=psi), [2, 2], 1, stream(3, "x"), rule="paper")
-        assert chosen.performance[0].tolist() == [1, 0]
-        assert chosen.performance[1].tolist() == []
-        assert sum(len(ids) for ids in chosen.random) == 1
-        assert not set(chosen.random[0].tolist()) & {0, 1}
-        assert chosen.empty_seats == 2  # the two seats of cluster 1 that nobody bid for
+        assert rows(chosen.selected) == [[0, 1], []]
+        assert chosen.explorers.sum() == 1
 
     def test_explorers_are_spread_evenly_and_who_comes_first_changes(self) -> None:
         nobody, extra = bidders(np.full((30, 3), -1), importance=None), set()
         for seed in range(20):
-            chosen = seat(nobody, [0, 0, 0], 7, stream(seed, "x"), rule="paper")
-            sizes = [len(ids) for ids in chosen.random]
-            assert sorted(sizes) == [2, 2, 3]
-            assert chosen.empty_seats == 0
+            sizes = seat(nobody, [0, 0, 0], 7, stream(seed, "x"), rule="paper").explorers.sum(axis=0)
+            assert sorted(sizes.tolist()) == [2, 2, 3]
             extra.add(int(np.argmax(sizes)))
         assert extra == {0, 1, 2}
 
@@ -278,18 +231,9 @@ class TestExplorersAnywhere:
             balances=[90, 0, 10, 9],
             available=[False, True, True, True],
         )
-        chosen = seat(known, [0, 0], 8, stream(4, "x"), rule="paper")
-        assert 1 in chosen.random[0]
-        assert sorted(np.concatenate(chosen.random).tolist()) == [1, 2]
-        assert chosen.empty_seats == 6
-
-    def test_what_a_cluster_cannot_take_passes_on(self) -> None:
-        # Everyone has a performance seat in cluster 0, so all explorers that can be must be in cluster 1.
-        for seed in range(6):
-            chosen = seat(bidders([[0, -1]] * 4), [4, 4], 2, stream(seed, "x"), rule="paper")
-            assert [len(ids) for ids in chosen.random] == [0, 2]
-            assert len(set(chosen.random[1].tolist())) == 2
-            assert chosen.empty_seats == 4  # the performance seats of cluster 1
+        explorers = seat(known, [0, 0], 8, stream(4, "x"), rule="paper").explorers
+        assert explorers.sum(axis=1).tolist() == [0, 1, 1, 0]
+        assert explorers[1, 0]
 
 
 @settings(max_examples=60, deadline=None)
@@ -308,44 +252,31 @@ def test_selection_properties(seed: int, n: int, k: int, budget: int, n_r: int, 
     importance = np.where(answered[:, None], draw.random((n, k)), np.nan)
     known = bidders(ranks, importance, draw.integers(0, 40, n), draw.random(n) < 0.8)
     places = count_places(budget, k, seed)
-
-    def again() -> Selection:
-        return seat(known, places.tolist(), n_r, stream(seed, "x"), rule=rule)
-
-    chosen = again()
-    seating = chosen.seating(n)
-    performance, random = seating.selected, seating.explorers
-    for cluster in range(k):
-        members = np.concatenate([chosen.performance[cluster], chosen.random[cluster]]).tolist()
-        assert len(members) == len(set(members))
-        assert known.available[members].all()
-        bids = int((known.paid[:, cluster] & known.available).sum())
-        assert len(chosen.performance[cluster]) == min(places[cluster], bids)
+    chosen, again = (seat(known, places.tolist(), n_r, stream(seed, "x"), rule=rule) for _ in range(2))
+    performance, random = chosen.selected, chosen.explorers
+    assert not (performance & random).any()
+    assert not chosen.all[~known.available].any()
+    bids = (known.paid & known.available[:, None]).sum(axis=0)
+    assert performance.sum(axis=0).tolist() == np.minimum(places, bids).tolist()
     assert (known.paid | ~performance).all()
     assert ((random & ~known.paid).sum(axis=1) * 10 <= known.balances).all()
-    assert int((performance | random).sum()) + chosen.empty_seats == budget + n_r  # never beyond the budget
-    assert chosen.empty_seats >= 0
+    empty = budget + n_r - int(chosen.all.sum())
+    assert empty >= 0  # never beyond the budget
     if rule == "draw":  # and no seat stays empty while anybody could take it
         able = known.paid | (~answered & (known.balances >= 10))[:, None]
-        free = able & known.available[:, None] & ~performance & ~random
-        free[~answered & (performance | random).any(axis=1)] = False
-        assert not (chosen.empty_seats and free.any())
-    assert [ids.tolist() for ids in again().random] == [ids.tolist() for ids in chosen.random]
+        free = able & known.available[:, None] & ~chosen.all
+        free[~answered & chosen.all.any(axis=1)] = False
+        assert not (empty and free.any())
+    assert again.explorers.tolist() == random.tolist()
 
 
 def test_first_round_deals_each_client_once_and_evenly() -> None:
     available = np.ones(20, bool)
     available[[3, 7]] = False
     chosen = first_round(available, 11, 3, stream(5, "x"))
-    assert [len(ids) for ids in chosen.random] == [4, 4, 3]
-    dealt = np.concatenate(chosen.random).tolist()
-    assert len(set(dealt)) == 11
-    assert not {3, 7} & set(dealt)
-    assert chosen.empty_seats == 0
-    assert [len(ids) for ids in chosen.performance] == [0, 0, 0]
-
-
-def test_first_round_takes_what_there_is() -> None:
-    chosen = first_round(np.array([True, False, True]), 6, 2, stream(6, "x"))
-    assert [len(ids) for ids in chosen.random] == [1, 1]
-    assert chosen.empty_seats == 4
+    assert chosen.explorers.sum(axis=0).tolist() == [4, 4, 3]
+    assert chosen.explorers.sum(axis=1).max() == 1
+    assert not chosen.explorers[[3, 7]].any()
+    assert not chosen.selected.any()
+    scarce = first_round(np.array([True, False, True]), 6, 2, stream(6, "x"))
+    assert scarce.explorers.sum(axis=0).tolist() == [1, 1]

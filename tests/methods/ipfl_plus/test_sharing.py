@@ -12,7 +12,7 @@ from tests.methods.ipfl_plus.scripted import HONEST, market, play, setup
 from ipfl.config.sections import AggregateConfig
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.sharing import Sharing, SharingRecord, explained_by_chance, max_share, variances
-from ipfl.methods.ipfl_plus.updates import ClusterModels, ClusterUpdates
+from ipfl.methods.ipfl_plus.updates import Clusters, ClusterUpdates
 
 
 def updates(*steps: Sequence[float], weights: Sequence[float] | None = None) -> ClusterUpdates:
@@ -25,12 +25,12 @@ def updates(*steps: Sequence[float], weights: Sequence[float] | None = None) -> 
 def share_steps(
     new: dict[int, np.ndarray],
     variance: dict[int, float],
-    clusters: ClusterModels | None = None,
+    clusters: Clusters | None = None,
     record: SharingRecord | None = None,
     rule: str = "chance",
-) -> tuple[ClusterModels, SharingRecord]:
+) -> tuple[Clusters, SharingRecord]:
     """What becomes of two models of 0, or of others."""
-    before = ClusterModels.start(np.zeros_like(new[min(new)]), 2) if clusters is None else clusters
+    before = Clusters.start(np.zeros_like(new[min(new)]), 2) if clusters is None else clusters
     earlier = SharingRecord.start(len(before.models)) if record is None else record
     return Sharing(rule=rule).share_steps(before, earlier, new, variance)
 
@@ -78,7 +78,7 @@ class TestShare:
         # 0.64·(0.64 + 1) = 1.0496. The share falls from 0.125 to 0.0633.
         new = {0: vector(2, 0), 1: vector(-2, 0)}
         moved, record = share_steps(new, {0: 1.0, 1: 1.0})
-        again = replace(ClusterModels.start(vector(0, 0), 2), directions=moved.directions)
+        again = replace(Clusters.start(vector(0, 0), 2), directions=moved.directions)
         _, record = share_steps(new, {0: 1.0, 1: 1.0}, again, record)
         assert record.share == pytest.approx(1.0496 / 16.5888)
 
@@ -97,14 +97,14 @@ class TestShare:
 
     def test_steps_are_shared_and_not_models(self):
         # Models 0 and 10 that both move by 1: nothing sets their steps apart, and they stay 10 apart.
-        apart = replace(ClusterModels.start(vector(0), 2), models=(vector(0), vector(10)))
+        apart = replace(Clusters.start(vector(0), 2), models=(vector(0), vector(10)))
         moved, _ = share_steps({0: vector(1), 1: vector(11)}, {0: 1.0, 1: 1.0}, apart)
         np.testing.assert_allclose(moved.models, [[1], [11]])
 
     def test_a_cluster_without_updates_takes_part_in_what_is_shared(self):
         # Steps of 2 and 4 are 2·1² = 2 apart, and chance accounts for half of that: s = 1/2. The mean step is
         # 3, of which each gets half, and keeps half of its own: 2.5, 3.5, and 1.5 for the third.
-        three = ClusterModels.start(vector(0), 3)
+        three = Clusters.start(vector(0), 3)
         moved, record = share_steps({0: vector(2), 1: vector(4)}, {0: 1.0, 1: 1.0}, three)
         assert record.share == pytest.approx(1 / 2)
         np.testing.assert_allclose(moved.models, [[2.5], [3.5], [1.5]])
@@ -123,9 +123,7 @@ class TestShare:
         # 1/2·6 of its own and 1/2·6 in common. But not before all have moved in five rounds: else a few
         # clients that all want one cluster keep the models one for ever.
         a_step = (vector(0), vector(0))
-        before = replace(
-            ClusterModels.start(vector(0), 2), last_steps=tuple((a_step,) * count for count in steps)
-        )
+        before = replace(Clusters.start(vector(0), 2), last_steps=tuple((a_step,) * count for count in steps))
         record = replace(SharingRecord.start(2), share=0.5)
         moved, after = share_steps({1: vector(6)}, {1: 1.0}, before, record)
         assert after.share == share
@@ -158,7 +156,7 @@ class TestRounds:
     def test_a_cluster_whose_updates_were_all_left_out_has_no_step_of_its_own(self):
         # Its step is unknown, not 0: it does not halve the common step of the others, and has no direction.
         left_out = updates([9, 9], [9, 8]).only(np.zeros(2, bool))
-        clusters, facts = ClusterModels.start(vector(0, 0), 2), RunFacts.of(setup(), holds_back=True)
+        clusters, facts = Clusters.start(vector(0, 0), 2), RunFacts.of(setup(), holds_back=True)
         found = {0: updates([4, 0]), 1: left_out}
         moved, _ = Sharing().move(clusters, SharingRecord.start(2), found, facts, clip=False)
         np.testing.assert_allclose(moved.models, [[4, 0], [0, 0]])
@@ -167,7 +165,7 @@ class TestRounds:
     def test_a_cluster_with_fewer_updates_than_the_rule_wants_stays(self):
         facts = RunFacts.of(setup(), holds_back=True)
         facts = replace(facts, rule=AggregateConfig(min_providers=2))
-        clusters = ClusterModels.start(vector(0, 0), 2)
+        clusters = Clusters.start(vector(0, 0), 2)
         found = {0: updates([4, 0]), 1: updates([1, 1], [1, 3])}
         moved, _ = Sharing(rule="paper").move(clusters, SharingRecord.start(2), found, facts, clip=False)
         np.testing.assert_allclose(moved.models, [[0, 0], [1, 2]])

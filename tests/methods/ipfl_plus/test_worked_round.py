@@ -64,13 +64,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.market import payments as tokens
-from ipfl.market.bank import Kind, Transfers, client_totals
+from ipfl.market.bank import TokenAccounts, TokenManager
 from ipfl.market.market_rows import Transfer
+from ipfl.market.seating import Seating
 from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
-from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus.importance import choose_bids, mean_returns, relative_importance
-from ipfl.methods.ipfl_plus.seats import Bidders, SeatRecord, Seats, Selection, count_places, z_scores
+from ipfl.methods.ipfl_plus.seats import Bidders, SeatRecord, Seats, count_places, z_scores
 
 PRICE = 10
 ACCURACY = np.array([[0.8, 0.2], [0.8, 0.4], [0.4, 0.4]])
@@ -80,14 +79,38 @@ RANKS = np.array([[0, -1], [1, 0], [-1, 0]])
 PAID = np.array([[1, 0], [1, 1], [0, 1]], bool)
 SELECTED = np.array([[1, 0], [1, 0], [0, 1]], bool)
 EXPLORERS = np.array([[0, 0], [0, 0], [1, 0]], bool)
-NONE = np.zeros((3, 2), bool)
+UNKNOWN = np.full((3, 2), np.nan)
+PRINTED = SettlementRule("printed", "all", eta=2 / 3, gamma=0.2)
 
 
-def after_seats() -> tuple[tokens.Bank, Transfers]:
-    bank, _ = tokens.open_accounts(3, 2, 100)
-    bank, bid, _ = tokens.auction(bank, RANKS, PRICE)
-    bank, seats = tokens.charge(bank, PAID, SELECTED, EXPLORERS, PRICE, served=np.zeros(3, bool))
-    return bank, Transfers.concat(bid, *seats)
+def opened() -> TokenManager:
+    return TokenManager(TokenAccounts.open(range(3), 2, 100), PRICE)
+
+
+def after_seats() -> TokenManager:
+    manager = opened()
+    paid = manager.collect_bids(RANKS)
+    seats = Seating(SELECTED, EXPLORERS, SELECTED | EXPLORERS, np.zeros((3, 2), bool))
+    assert manager.charge(paid, seats, np.zeros(3, bool)).tolist() == seats.all.tolist()
+    return manager
+
+
+def settled(manager: TokenManager, lost: np.ndarray, psi: dict[int, list[float]]) -> dict[int, float]:
+    """As printed; without the seats that were lost, whose price was refunded."""
+    kept = (SELECTED | EXPLORERS) & ~lost
+    values = {k: np.array(value) for k, value in psi.items()}
+    omega = np.zeros((3, 2), int)
+    served = Served(kept, SELECTED | EXPLORERS, kept, values, omega, UNKNOWN, UNKNOWN)
+    return settle(manager, PRINTED, served, {0: (0.66, 0.60), 1: (0.5, np.nan)})
+
+
+def paid_back_and_earned(manager: TokenManager) -> list[list[int]]:
+    """What each client paid, refunds taken off, got back and earned."""
+    back = np.zeros(3, int)
+    for row in manager.transfers:
+        back[row.client] += row.amount * (row.kind == "reimbursement")
+    paid = back + manager.earned - manager.net.sum(axis=1)
+    return [paid.tolist(), back.tolist(), manager.earned.tolist()]
 
 
 def test_importance() -> None:
@@ -103,17 +126,16 @@ def test_bids() -> None:
 
 
 def test_auction_moves_the_price_of_every_bid_into_escrow() -> None:
-    bank, _ = tokens.open_accounts(3, 2, 100)
-    bank, moved, paid = tokens.auction(bank, RANKS, PRICE)
-    assert bank.balances.tolist() == [90, 80, 90]
-    assert bank.escrow.tolist() == [20, 20]
-    assert paid.tolist() == PAID.tolist()
-    assert Transfers.concat(moved).rows(np.arange(3)) == (
+    manager = opened()
+    assert manager.collect_bids(RANKS).tolist() == PAID.tolist()
+    assert manager.balances.tolist() == [90, 80, 90]
+    assert manager.escrow.tolist() == [20, 20]
+    assert manager.transfers == [
         Transfer("bid", 0, -2, 10, cluster=0, client=0),
         Transfer("bid", 1, -2, 10, cluster=0, client=1),
         Transfer("bid", 1, -4, 10, cluster=1, client=1),
         Transfer("bid", 2, -4, 10, cluster=1, client=2),
-    )
+    ]
 
 
 def test_strongest_bidder_of_cluster_1_is_client_2() -> None:
@@ -122,39 +144,21 @@ def test_strongest_bidder_of_cluster_1_is_client_2() -> None:
 
 
 def test_seats_fill_the_pools_and_refund_the_rest() -> None:
-    bank, _ = after_seats()
-    assert bank.balances.tolist() == [90, 90, 80]
-    assert bank.escrow.tolist() == [0, 0]
-    assert bank.pool.tolist() == [30, 10]
+    manager = after_seats()
+    assert manager.balances.tolist() == [90, 90, 80]
+    assert manager.escrow.tolist() == [0, 0]
+    assert manager.pool.tolist() == [30, 10]
 
 
 def test_settlement() -> None:
-    bank, moved = after_seats()
-    everyone, only_2 = np.array([0, 1, 2]), np.array([2])
-
-    share = tokens.utility(0.66, 0.60, eta=2 / 3, gamma=0.2)
-    assert share == pytest.approx(1 / 3)
-    bank, back_0 = tokens.reimburse(bank, 0, everyone, share)
-    bank, back_1 = tokens.reimburse(bank, 1, only_2, tokens.utility(0.5, None, eta=2 / 3, gamma=0.2))
-    assert back_0.amount.tolist() == [4, 3, 3]
-    assert len(back_1) == 0
-    assert bank.balances.tolist() == [94, 93, 83]
-    assert bank.pool.tolist() == [20, 10]
-
-    bank, won_0 = tokens.reward(bank, 0, everyone, np.array([0.2, 0.5, 0.1]), np.ones(3, int), everyone)
-    bank, won_1 = tokens.reward(bank, 1, only_2, np.array([-1.0]), np.ones(1, int), only_2)
-    assert won_0.amount.tolist() == [7, 10, 3]
-    assert won_1.amount.tolist() == [10]
-    assert bank.balances.tolist() == [101, 103, 96]
-    assert bank.pool.tolist() == [0, 0]
-    assert bank.issued == 300
-
+    manager, nobody = after_seats(), np.zeros((3, 2), bool)
+    assert settled(manager, nobody, {0: [0.2, 0.5, 0.1], 1: [-1.0]}) == pytest.approx({0: 1 / 3, 1: 0.0})
+    assert manager.balances.tolist() == [101, 103, 96]
+    assert manager.pool.tolist() == [0, 0]
+    assert manager.issued == 300
     # Consumer side: one fee each, two for client 2 (the refunded bid of client 1 does not count).
-    account = client_totals(Transfers.concat(moved, back_0, back_1, won_0, won_1), 3)
-    assert account.paid.tolist() == [10, 10, 20]
-    assert account.reimbursed.tolist() == [4, 3, 3]
-    assert account.earned.tolist() == [7, 10, 13]
-    assert account.net.tolist() == [1, 3, -4]
+    assert paid_back_and_earned(manager) == [[10, 10, 20], [4, 3, 3], [7, 10, 13]]
+    assert manager.net.sum(axis=1).tolist() == [1, 3, -4]
 
 
 def test_what_a_client_is_told_of_it() -> None:
@@ -164,26 +168,15 @@ def test_what_a_client_is_told_of_it() -> None:
 
 
 def test_a_client_that_drops_out_is_refunded_and_earns_nothing() -> None:
-    # Client 1 does not deliver: its 10 come back, the pool of cluster 0 is 20. Nothing is reimbursed
-    # (U = 0); ranks of clients 0 and 2 by ψ 0.2 > 0.1: 2/3 and 1/3 of 20 = 13.3, 6.7 → 13, 7.
-    bank, _ = after_seats()
-    dropped = NONE.copy()
-    dropped[1, 0] = True
-    bank, back = tokens.refund(bank, dropped, PRICE)
-    assert Transfers.concat(back).rows(np.arange(3)) == (Transfer("refund", -3, 1, 10, cluster=0, client=1),)
-    stayed = np.array([0, 2])
-    bank, won = tokens.reward(bank, 0, stayed, np.array([0.2, 0.1]), np.ones(2, int), stayed)
-    assert won.amount.tolist() == [13, 7]
-    assert bank.balances.tolist() == [103, 100, 87]
-
-
-def test_a_cluster_without_providers_returns_its_pool_to_the_payers() -> None:
-    bank, _ = after_seats()
-    nobody = np.array([], int)
-    bank, back = tokens.reward(bank, 0, nobody, np.array([]), nobody, payers=np.array([2, 1, 0]))
-    assert set(back.kind.tolist()) == {Kind.REFUND}
-    assert bank.balances.tolist() == [100, 100, 90]
-    assert bank.pool.tolist() == [0, 10]
+    # Client 1 does not deliver: its 10 come back, the pool of cluster 0 is 20. A third of that, 6.67, is
+    # reimbursed: 7 tokens, 4 and 3 for clients 0 and 2. Ranks by ψ 0.2 > 0.1: 2/3 and 1/3 of 13 = 8.67, 4.33
+    # → 9, 4. Client 2 earns the 10 of cluster 1. Balances 90 + 4 + 9, 90 + 10, 80 + 3 + 4 + 10.
+    manager, lost = after_seats(), np.zeros((3, 2), bool)
+    lost[1, 0] = True
+    manager.refund(lost)
+    assert manager.transfers[-1] == Transfer("refund", -3, 1, 10, cluster=0, client=1)
+    settled(manager, lost, {0: [0.2, 0.1], 1: [0.3]})
+    assert manager.balances.tolist() == [103, 100, 97]
 
 
 class TestAsItIsNow:
@@ -198,18 +191,18 @@ class TestAsItIsNow:
 
     def charged(self) -> tuple[TokenManager, np.ndarray]:
         """After the seats are dealt: the accounts, and who paid for what."""
-        manager = TokenManager(tokens.open_accounts(3, 2, 100)[0], PRICE)
+        manager = opened()
         paid = manager.collect_bids(RANKS)
-        seats = self.select(manager, paid).seating(3)
+        seats = self.select(manager, paid)
         assert seats.all.tolist() == self.SEATS.tolist()
-        payments = manager.charge(paid, seats.selected, seats.explorers, self.EVERYONE)
+        payments = manager.charge(paid, seats, self.EVERYONE)
         return manager, payments
 
-    def select(self, manager: TokenManager, paid: np.ndarray) -> Selection:
+    def select(self, manager: TokenManager, paid: np.ndarray) -> Seating:
         places = count_places(3, 2, turn=0)
         assert places.tolist() == [2, 1]
         psi = np.array([[np.nan, np.nan], [np.nan, -1], [np.nan, 1]])
-        known = Bidders(paid, RANKS, WEIGHTS, psi, self.EVERYONE, manager.bank.balances)
+        known = Bidders(paid, RANKS, WEIGHTS, psi, self.EVERYONE, manager.balances)
         rng = np.random.default_rng(0)
         return Seats(rule="paper").select(known, SeatRecord.start(3, 2), places, 0, PRICE, rng)
 
@@ -224,20 +217,17 @@ class TestAsItIsNow:
     def test_everyone_who_was_served_pays_for_all_its_bids(self) -> None:
         manager, payments = self.charged()
         assert payments.tolist() == PAID.tolist()
-        assert manager.bank.balances.tolist() == [90, 80, 90]
-        assert manager.bank.pool.tolist() == [20, 20]
-        assert not manager.bank.escrow.any()
+        assert manager.balances.tolist() == [90, 80, 90]
+        assert manager.pool.tolist() == [20, 20]
+        assert not manager.escrow.any()
 
     def test_settlement(self) -> None:
         manager, payments = self.charged()
         share = self.settled(manager, payments, {0: [0.2], 1: [0.1]})
         assert share == pytest.approx({0: 1 / 4, 1: 0.0})
-        assert manager.bank.balances.tolist() == [105, 85, 110]
-        assert not manager.bank.pool.any()
-        account = client_totals(manager.transfers, 3)
-        assert account.paid.tolist() == [10, 20, 10]
-        assert account.reimbursed.tolist() == [0, 5, 0]
-        assert account.earned.tolist() == [15, 0, 20]
+        assert manager.balances.tolist() == [105, 85, 110]
+        assert not manager.pool.any()
+        assert paid_back_and_earned(manager) == [[10, 20, 10], [0, 5, 0], [15, 0, 20]]
 
     def test_a_seat_lost_by_the_server_is_refunded(self) -> None:
         # Client 1 gets its 10 back and is no payer of cluster 0 any more: nobody there missed anything, and
@@ -245,13 +235,13 @@ class TestAsItIsNow:
         manager, payments = self.charged()
         manager.refund(self.LOST)
         assert self.settled(manager, payments & ~self.LOST, {0: [0.2], 1: [0.1]}) == {0: 0.0, 1: 0.0}
-        assert manager.bank.balances.tolist() == [100, 90, 110]
+        assert manager.balances.tolist() == [100, 90, 110]
 
     def test_what_nobody_earned_goes_back_to_those_who_had_no_seat(self) -> None:
         # Client 2 contributed nothing good and forfeits its 10: the 20 of pool 1 go to client 1.
         manager, payments = self.charged()
         self.settled(manager, payments, {0: [0.2], 1: [-0.1]})
-        assert manager.bank.balances.tolist() == [105, 105, 90]
+        assert manager.balances.tolist() == [105, 105, 90]
 
     def test_what_is_known_afterwards(self) -> None:
         # Client 1 gets used to less: 0.8·1 + 0.2·0.8 = 0.96. Client 2 had no score of cluster 1 before.

@@ -33,8 +33,9 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ipfl.core import Vector
-from ipfl.market.market_arrays import Floats, Ints
+from ipfl.core.arrays import Floats, Ints
 from ipfl.market.seating import Seating
+from ipfl.methods.ipfl import estimate_shapley
 from ipfl.methods.ipfl_plus.updates import UpdateProducts, Updates
 from ipfl.methods.shared.cluster_training import MeanGradients
 
@@ -87,7 +88,7 @@ class ContributionRecord:
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class Contribution:
+class Contributions:
     """How contributions are measured."""
 
     rule: Annotated[
@@ -118,7 +119,7 @@ class Contribution:
     ) -> Psi:
         """ψ_ki by the gradients at the aggregated models W_M."""
         return {
-            k: estimate_contributions(gradients.get(k, []), models[k], found.models, found.weights)
+            k: estimate_shapley(gradients.get(k, []), found.models, found.weights.tolist(), models[k])
             for k, found in updates.items()
         }
 
@@ -180,33 +181,6 @@ def contributions_by_agreement(
     if is_noisy:
         return psi
     return np.where(is_new(products), psi, np.minimum(psi, 0.0))
-
-
-def estimate_contributions(
-    gradients: MeanGradients, aggregate: Floats, locals_: Sequence[Floats], weights: Floats
-) -> NDArray[np.float64]:
-    """Algorithm "Estimated Shapley value of any client in an FL": ψ_ki of the clients of one cluster.
-
-    ψ_ki = −g_kᵀ λ_i (W_i − W_M), the first-order drop of the loss by client i against the mean of all, so
-    that they sum to 0.
-
-    Args:
-        gradients: Mean gradients of the loss at the aggregated model, each with its number of points.
-        aggregate: (P,) W_M = Σ λ_i W_i.
-        locals_: n local models W_i of (P,).
-        weights: (n,) the sample counts n_i: λ_i = n_i/Σn.
-
-    Returns:
-        (n,) contributions, summed in float64; NaN (unknown, ranked lowest) where it is not finite.
-    """
-    points = sum(n for _, n in gradients)
-    if not points > 0:
-        return np.full(len(locals_), np.nan)
-    g = sum(n * gradient.astype(np.float64) for gradient, n in gradients) / points
-    base, share = np.asarray(aggregate, np.float64), np.asarray(weights, np.float64) / np.sum(weights)
-    with np.errstate(all="ignore"):  # a client may send anything; it must not stop the others
-        psi = np.array([-(g @ (np.asarray(local, np.float64) - base)) for local in locals_]) * share
-    return np.where(np.isfinite(psi), psi, np.nan)
 
 
 def remember(

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.market.market_arrays import Floats, Ints
+from ipfl.core.arrays import Floats, Ints
 from ipfl.methods.ipfl_plus.contribution import Psi, remember
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.updates import ClusterUpdates, Updates

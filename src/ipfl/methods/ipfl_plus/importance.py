@@ -26,9 +26,9 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client, Part
 from ipfl.core import Record, Replies, Roster, Vector, cluster_name, stream
+from ipfl.core.arrays import Bools, Floats, Ints
 from ipfl.market.bids import NO_BID, take_bids
-from ipfl.market.market_arrays import Bools, Floats, Ints
-from ipfl.methods.ipfl_plus.mix import convex
+from ipfl.methods.ipfl import row_normalised
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.updates import Updates
 
@@ -289,7 +289,7 @@ def relative_importance(accuracy: Floats, means: Floats) -> NDArray[np.float64]:
     hits = np.where(np.isfinite(accuracy) & (accuracy > 0), accuracy, 0.0)
     known = np.isfinite(means) & (means > 0)
     typical = float(means[known].mean()) if known.any() else 1.0
-    return convex(hits / np.where(known, means, typical))
+    return row_normalised(hits / np.where(known, means, typical))
 
 
 def cut_extremes(accuracy: Floats, attacker_share: float) -> NDArray[np.float64]:

@@ -32,29 +32,28 @@ from ipfl.core import (
     cluster_name,
     stream,
 )
-from ipfl.market.bids import preference_query, roll_back
-from ipfl.market.market_arrays import Bools
+from ipfl.core.arrays import Bools
+from ipfl.market.bank import TokenAccounts, TokenManager
+from ipfl.market.bids import make_bids, preference_query
 from ipfl.market.market_rows import Market
-from ipfl.market.market_stats import market_events
-from ipfl.market.seating import Seating
-from ipfl.market.token_accounts import HasTokenAccounts, TokenMarket
-from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus.contribution import Accuracies, Contribution, Psi
-from ipfl.methods.ipfl_plus.guards import Guards
+from ipfl.market.market_stats import bid_report, market_events, market_stats
+from ipfl.market.seating import Seating, figures, make_contributions
+from ipfl.market.token_market import TokenMarket
+from ipfl.methods.ipfl_plus.contribution import Accuracies, ContributionRecord, Contributions, Psi
+from ipfl.methods.ipfl_plus.guards import GuardRecord, Guards
 from ipfl.methods.ipfl_plus.importance import Importance, Preferences
 from ipfl.methods.ipfl_plus.mix import Mix
-from ipfl.methods.ipfl_plus.payment import Outcome, Payment
+from ipfl.methods.ipfl_plus.payment import Access, Outcome, Payment
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
-from ipfl.methods.ipfl_plus.seats import Bidders, Seats, Selection, first_round
-from ipfl.methods.ipfl_plus.sharing import Sharing
+from ipfl.methods.ipfl_plus.seats import Bidders, SeatRecord, Seats, first_round
+from ipfl.methods.ipfl_plus.sharing import Sharing, SharingRecord
 from ipfl.methods.ipfl_plus.state import MarketState
-from ipfl.methods.ipfl_plus.telemetry import fairness_report, market_of_round
 from ipfl.methods.ipfl_plus.updates import (
     WITH_PROBE,
-    ClusterModels,
+    Clusters,
     Updates,
     ask_training,
-    collect_updates,
+    read_updates,
 )
 from ipfl.methods.shared.cluster_training import appraise, appraise_models
 
@@ -75,33 +74,42 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
     )
     seats: Annotated[Seats, Field(description="who trains in which cluster")] = Seats()
     payment: Annotated[Payment, Field(description="who pays, and who gets the models")] = Payment()
-    contribution: Annotated[Contribution, Field(description="how contributions are measured")] = (
-        Contribution()
+    contribution: Annotated[Contributions, Field(description="how contributions are measured")] = (
+        Contributions()
     )
     guards: Annotated[Guards, Field(description="what is done about clients that cheat")] = Guards()
     sharing: Annotated[Sharing, Field(description="how far cluster models move together")] = Sharing()
     mix: Annotated[Mix, Field(description="how cluster models become a personalized one")] = Mix()
 
     def init(self, setup: Setup) -> MarketState:
-        """K models with the same parameters, the same balance for all."""
+        """K models with the same parameters, the same balance for all; no bids, nothing known of anybody."""
         run = RunFacts.of(setup, holds_back=self.importance.holds_back)
-        accounts = self.payment.open_accounts(setup, self.clusters)
-        models = ClusterModels.start(setup.params, self.clusters)
+        n, k = len(run.ids), self.clusters
         held = None if setup.make_client_models is None else setup.client_model_store()
-        return MarketState.start(run, models, accounts, held)
+        return MarketState(
+            run=run,
+            clusters=Clusters.start(setup.params, k),
+            preferences=Preferences.start(n, k),
+            seats=SeatRecord.start(n, k),
+            accounts=TokenAccounts.of_run(setup, k, self.price, self.payment.opening),
+            access=Access.start(n, k, held),
+            contributions=ContributionRecord.start(n, k),
+            guards=GuardRecord.start(n, k),
+            sharing=SharingRecord.start(k),
+        )
 
     def round(self, state: MarketState, roster: Roster, round: int) -> Phases[MarketState]:
         """Algorithm 1, one pass of its loop over rounds."""
         run, clusters, payment = state.run, state.clusters, self.payments
-        known, bidders = yield from self.ask_preferences(state, roster, round)  # line 17: P_B
-        manager = TokenManager(state.accounts.bank, payment.price)
+        known, bidders = yield from self.ask_preferences(state, roster, round)  # line 16: P_B
+        manager = TokenManager(state.accounts, self.price)
         paid = manager.collect_bids(known.ranks, bidders)  # line 5
-        selection = self.select(state, known, manager, paid, bidders, round)  # lines 11–13 and 19–22
-        seats, served = selection.seating(len(run.ids)), payment.served(known, round)
-        payments = manager.charge(paid, seats.selected, seats.explorers, served)  # line 6
+        seats, empty = self.select(state, known, manager, paid, bidders, round)  # lines 10–13 and 18–21
+        served = payment.served(known, round)
+        payments = manager.charge(paid, seats, served)  # line 6
 
         replies = yield ask_training(run, clusters, seats.all, round)  # lines 4 and 7: M_k to ζ_k, U_k back
-        collected, delivered = collect_updates(run, clusters, seats.all, replies)
+        collected, delivered = read_updates(run, clusters, seats.all, replies)
         excused = payment.refund_lost_seats(manager, run, seats.all & ~delivered, replies)
         seats = replace(seats, delivered=delivered, excused=excused)
 
@@ -111,13 +119,12 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
         used, guards = self.guards.drop_noise(fair, psi, guards, run, state.seats.omega)
         clip = self.guards.uses("clip")
         moved, sharing = self.sharing.move(clusters, state.sharing, used, run, clip=clip)  # line 8
-        psi, accuracy = yield from self.appraise(run, moved, seats, fair, psi)  # line 18: Algorithm 3
+        psi, accuracy = yield from self.appraise(run, moved, seats, fair, psi)  # line 17: Algorithm 3
 
         outcome = Outcome(seats, payments, spread(psi, screened), accuracy)
         share = payment.settle(manager, state.access, known, state.seats, outcome)  # reimbursement, rewards
         had = state.seats.after(seats)
-        bids = (known.ranks >= 0).sum(axis=0)
-        collapsed, events = market_events(bids, selection.empty_seats, state.collapsed)
+        collapsed, events = market_events(known.ranks, empty, state.collapsed)
         after = MarketState(
             run=run,
             clusters=moved,
@@ -130,8 +137,21 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
             sharing=sharing,
             collapsed=collapsed,
         )
-        told = market_of_round(state, after, manager, outcome, bidders, served, share, selection.empty_seats)
-        return Round(after, seats.rows(run.ids), events, told)
+        market = Market(
+            transfers=tuple(manager.transfers),
+            bids=make_bids(run.ids, known.ranks, known.score, bidders, served),
+            contributions=make_contributions(run.ids, had.omega, delivered, outcome.psi),
+            cluster_probe_accuracy=figures(accuracy),
+            best_before=figures({k: state.access.best[k] for k in accuracy}),
+            reimbursed_share=figures(share),
+            economy=market_stats(manager.balances, self.price, empty),
+        )
+        return Round(after, seats.rows(run.ids), events, market)
+
+    @property
+    def price(self) -> int:  # type: ignore[override]
+        """τ_p in tokens."""
+        return self.payment.price
 
     @property
     def payments(self) -> Payment:
@@ -166,8 +186,8 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
         """The account of one client, as it is told with every query."""
         accounts, importance = state.accounts, state.preferences.importance
         return {
-            "balance": int(accounts.bank.balances[row]),
-            "price": self.payment.price,
+            "balance": int(accounts.balances[row]),
+            "price": self.price,
             "seats": state.seats.had[row].tolist(),
             "net": accounts.net[row].tolist(),
             "importance": np.nan_to_num(importance[row]).tolist(),
@@ -181,15 +201,21 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
         paid: Bools,
         available: Bools,
         round: int,
-    ) -> Selection:
-        """SelectClients(r): random in the first round, then N_p by bid and contribution and N_r at random."""
-        run, price, balances = state.run, self.payment.price, manager.bank.balances
+    ) -> tuple[Seating, int]:
+        """SelectClients(r): random in the first round, then N_p by bid and contribution and N_r at random.
+
+        Returns:
+            The seats, and how many stayed empty.
+        """
+        run, balances, budget = state.run, manager.balances, state.run.per_round
         rng = stream(run.seed, "select", round)
         if not (known.ranks >= 0).any() and not (known.asked >= 0).any():
-            return first_round(available & (balances >= price), run.per_round, paid.shape[1], rng)
-        bidders = Bidders(paid, known.ranks, known.importance, state.contributions.psi, available, balances)
-        budget = self.payments.count_seats(run.per_round, paid, available)
-        return self.seats.choose(bidders, state.seats, budget, price, round, rng)
+            seats = first_round(available & (balances >= self.price), budget, self.clusters, rng)
+        else:
+            psi, budget = state.contributions.psi, self.payments.count_seats(budget, paid, available)
+            bidders = Bidders(paid, known.ranks, known.importance, psi, available, balances)
+            seats = self.seats.choose(bidders, state.seats, budget, self.price, round, rng)
+        return seats, budget - int(seats.all.sum())
 
     def compare(self, fair: Updates, run: RunFacts) -> Psi:
         """ψ_ki as far as it follows from the updates; without the incentive nobody needs it."""
@@ -198,7 +224,7 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
         return self.contribution.compare(fair, clip=self.guards.uses("clip"), is_noisy=run.is_noisy)
 
     def appraise(
-        self, run: RunFacts, clusters: ClusterModels, seats: Seating, fair: Updates, psi: Psi
+        self, run: RunFacts, clusters: Clusters, seats: Seating, fair: Updates, psi: Psi
     ) -> Generator[Ask, Replies, tuple[Psi, Accuracies]]:
         """ψ_ki by the gradient, and Acc_kr, where a rule needs them."""
         by_gradient = self.incentive and self.contribution.rule == "paper"
@@ -221,7 +247,7 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
 
     def on_preference(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Algorithm 2, ClientPreferences."""
-        return self.importance.bid(ask, me, self.payment.price), mine
+        return self.importance.bid(ask, me, self.price), mine
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the model of every cluster the client has a seat in.
@@ -255,17 +281,21 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
 
     def preferences(self, state: MarketState) -> dict[ClientId, int]:
         """The cluster that each client wants most, of those that bid."""
-        return state.preferred()
+        favourites = state.preferences.favourites
+        bid = favourites >= 0
+        return dict(zip(state.run.ids[bid].tolist(), favourites[bid].tolist(), strict=True))
 
     def report(self, state: MarketState) -> dict[str, Fact]:
-        """The fairness summary."""
-        return fairness_report(state, self.payment.price)
+        """Who has what, and whether rewards follow contributions (section Fairness)."""
+        bids = bid_report(state.preferences.ranks, state.collapsed)
+        wealth = state.accounts.report(self.price, state.contributions.psi)
+        return {**bids, "shared": state.sharing.share, **wealth}
 
     def rules(self, state: MarketState) -> dict[str, Fact]:
         """Price and rates, for the audit of the ledger."""
         rule = self.payments.settlement_rule
         return {
-            "price": self.payment.price,
+            "price": self.price,
             "eta": rule.eta,
             "gamma": rule.gamma,
             "clusters": self.clusters,
@@ -276,10 +306,6 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
             "subsidy": rule.subsidy,
             **state.accounts.rules(),
         }
-
-    def roll_back(self, state: HasTokenAccounts, market: Market) -> Market:
-        """All bids go back."""
-        return roll_back(state.accounts.bank, self.payment.price, state.accounts.ids, market)
 
 
 def spread(psi: Psi, updates: Updates) -> Psi:

@@ -27,8 +27,9 @@ from pydantic.dataclasses import dataclass
 from ipfl.client.client import Client
 from ipfl.client.own_points import OwnPoints
 from ipfl.core import Vector
+from ipfl.core.arrays import Floats
 from ipfl.core.vectors import mix
-from ipfl.market.market_arrays import Floats
+from ipfl.methods.ipfl import row_normalised
 
 SHARPNESS = (8.0, 4.0, 2.0, 1.0, 0.0)
 """Exponents s of υ^s that are tried, sharpest first: 1 is the paper's mix, 0 the plain mean."""
@@ -59,7 +60,7 @@ class Mix:
     def personalize(self, models: Sequence[Vector], importance: Floats, me: Client, limit: int) -> Vector:
         """The client's own model, chosen on `limit` of its points of a kind at most."""
         if self.rule == "paper":
-            return mix(models, convex(importance))
+            return mix(models, row_normalised(importance))
         points = OwnPoints.of(me, limit)
         # Not where `goal` is something else than the points that clients train on.
         is_trained = me.settings.use_probe and len(points.trained) > 0
@@ -166,12 +167,6 @@ def optimism(weights: Sequence[Floats]) -> list[float]:
     return [OPTIMISM * float(np.abs(other - weights[0]).sum()) / 2 for other in weights]
 
 
-def convex(weights: Floats) -> NDArray[np.float64]:
-    """Scales non-negative weights to a sum of 1; uniform if all are 0."""
-    total = weights.sum()
-    return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)), np.float64)
-
-
 def _single_models(importance: Floats) -> list[NDArray[np.float64]]:
     """Each model alone, by υ_ik."""
     return list(np.eye(len(importance))[np.argsort(-importance, kind="stable")])
@@ -179,8 +174,8 @@ def _single_models(importance: Floats) -> list[NDArray[np.float64]]:
 
 def _sharpened(importance: Floats, sharpness: float) -> NDArray[np.float64]:
     """υ^s, relative to the largest before, so that no power of small numbers becomes 0."""
-    relative = convex(importance)
-    return convex((relative / relative.max()) ** sharpness)
+    relative = row_normalised(importance)
+    return row_normalised((relative / relative.max()) ** sharpness)
 
 
 def _normalised(logs: Floats) -> NDArray[np.float64]:

@@ -20,19 +20,16 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.core import ClientId, ClientModels, Record, Replies, Setup, cluster_name, server_faults
-from ipfl.market import payments as tokens
+from ipfl.core import ClientId, ClientModels, Record, Replies, cluster_name, server_faults
+from ipfl.core.arrays import Bools
 from ipfl.market import settlement
-from ipfl.market.market_arrays import Bools
-from ipfl.market.market_rows import brought_balances
+from ipfl.market.bank import TokenManager
 from ipfl.market.seating import Seating
-from ipfl.market.token_accounts import TokenAccounts, default_opening
-from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus.contribution import Accuracies, Psi
 from ipfl.methods.ipfl_plus.importance import Preferences
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.seats import SeatRecord
-from ipfl.methods.ipfl_plus.updates import ClusterModels
+from ipfl.methods.ipfl_plus.updates import Clusters
 
 GAMMA = 0.1
 """γ, relative change from which on nothing, or all, is reimbursed."""
@@ -68,7 +65,7 @@ class Access:
         return Record(named, {"clusters": list(range(len(means))), "means": [*means]})
 
     def keep_bought_models(
-        self, before: Access, clusters: ClusterModels, known: Preferences, run: RunFacts, round: int
+        self, before: Access, clusters: Clusters, known: Preferences, run: RunFacts, round: int
     ) -> Access:
         """Clients that stopped paying in this round keep the models of before it, which they had paid for.
 
@@ -151,16 +148,6 @@ class Payment:
         issued = round(self.subsidy * self.price) if self.moves_tokens else 0
         return settlement.SettlementRule("shortfall", "positive", self.eta, GAMMA, issued)
 
-    def open_accounts(self, setup: Setup, clusters: int) -> TokenAccounts:
-        """The same opening balance for everyone who brings none along: a price for every round.
-
-        Raises:
-            InputError: An opening below the price, or too many tokens.
-        """
-        opening = self.opening or default_opening(self.price, setup.config.rounds)
-        tokens.check_rules(self.price, opening, self.eta, GAMMA)
-        return TokenAccounts.open(setup.clients, clusters, opening, brought_balances(setup))
-
     def entitled(self, access: Access, known: Preferences) -> Bools:
         """(N,) who gets the models of a query: those who paid for the last one, and all in free rounds."""
         if self.rule != "willing":
@@ -232,7 +219,7 @@ class Payment:
         access: Access,
         known: Preferences,
         outcome: Outcome,
-        clusters: ClusterModels,
+        clusters: Clusters,
         run: RunFacts,
         round: int,
     ) -> Access:

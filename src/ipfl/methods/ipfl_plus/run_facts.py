@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ipfl.config.sections import AggregateConfig
 from ipfl.core import ClientId, Setup
-from ipfl.market.market_arrays import Bools
+from ipfl.core.arrays import Bools
 
 HOLD_BACK = 0.5
 """Share of the rounds in which clients do not train on the points that they score models on: by then most

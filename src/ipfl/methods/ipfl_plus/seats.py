@@ -15,7 +15,6 @@ train over and over, and explorers do harm where they do not belong. So here, by
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Annotated, Literal
 
 import numpy as np
@@ -23,12 +22,10 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.market.market_arrays import Bools, Floats, Ints, columns, nth_smallest
-from ipfl.market.seating import Seating
+from ipfl.core.arrays import Bools, Floats, Ints
+from ipfl.market.seating import Seating, count_explorers
 
 Ids = NDArray[np.int64]
-EXPLORE_FLOOR = 0.05
-"""N_r never falls under this share of the clients."""
 BETA = 2.0
 """Weight of the importance in the order of the bidders."""
 BETA_PSI = 0.5
@@ -52,31 +49,6 @@ class SeatRecord:
     def after(self, seats: Seating) -> SeatRecord:
         """With those of a round."""
         return SeatRecord(self.had + seats.all, self.omega + seats.delivered)
-
-    @property
-    def unexplored(self) -> float:
-        """Share of the clients that never trained."""
-        return float((self.omega.sum(axis=1) == 0).mean())
-
-
-@dataclasses.dataclass(frozen=True)
-class Selection:
-    """ζ_k of a round: the seats of every cluster."""
-
-    performance: tuple[Ids, ...]
-    """Per cluster the bidders selected by bid and contribution, best place first."""
-    random: tuple[Ids, ...]
-    """Per cluster the explorers, in the order drawn."""
-    empty_seats: int
-    """Seats that could not be filled."""
-
-    def seating(self, n: int) -> Seating:
-        """The same as (N, K) tables, before anybody trains."""
-        seats = Seating.empty((n, len(self.random)))
-        for cluster, (chosen, explorers) in enumerate(zip(self.performance, self.random, strict=True)):
-            seats.selected[chosen, cluster] = True
-            seats.explorers[explorers, cluster] = True
-        return seats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +99,7 @@ class Seats:
         price: int,
         round: int,
         rng: np.random.Generator,
-    ) -> Selection:
+    ) -> Seating:
         """SelectClients for r > 0: N_p by bid and contribution, then N_r at random.
 
         At least one seat per cluster by bid and contribution if the budget has so many; never more than the
@@ -142,8 +114,7 @@ class Seats:
             rng: Of this round.
         """
         clusters = bidders.paid.shape[1]
-        n_r = count_explorers(len(bidders.paid), record.unexplored, self.explore)
-        n_r = min(n_r, max(budget - clusters, 0))
+        n_r = min(count_explorers(record.omega, self.explore), max(budget - clusters, 0))
         return self.select(bidders, record, count_places(budget - n_r, clusters, round), n_r, price, rng)
 
     def select(
@@ -154,7 +125,7 @@ class Seats:
         n_r: int,
         price: int,
         rng: np.random.Generator,
-    ) -> Selection:
+    ) -> Seating:
         """The same for these numbers of seats.
 
         A client may have seats in several clusters, one in each at most, and explores only what it can pay:
@@ -168,29 +139,25 @@ class Seats:
             price: τ_p.
             rng: Of this round.
         """
-        is_draw = self.rule == "draw"
-        seats_z = z_scores(record.had.sum(axis=1).astype(np.float64)) if is_draw and self.ration else None
-        performance: tuple[Ids, ...] = ()
-        tables = zip(columns(bidders.importance), columns(bidders.psi), strict=True)
-        for k, (importance, psi) in enumerate(tables):
+        seats, had = Seating.empty(bidders.paid.shape), z_scores(record.had.sum(axis=1).astype(np.float64))
+        for k, n_p in enumerate(places.tolist()):
             rows = np.flatnonzero(bidders.paid[:, k] & bidders.available)
-            if is_draw:
-                rows = draw_bidders(rows, importance, psi, rng, int(places[k]), self.ration, seats_z)
+            importance, psi = bidders.importance[:, k], bidders.psi[:, k]
+            if self.rule == "paper":
+                rows = sort_bidders(rows, psi, rng)
             else:
-                rows = sort_bidders(rows, psi, rng)[: places[k]]
-            performance = (*performance, rows)
-        if is_draw:  # seats for which nobody bid are dealt as well
-            n_r += int(places.sum()) - sum(map(len, performance))
-            random = _explore_preferred(performance, bidders, price, n_r, rng)
-            wanted = n_r + sum(map(len, performance))
-        else:
-            random = _explore(performance, bidders, price, n_r, rng)
-            wanted = n_r + int(places.sum())
-        filled = sum(len(ids) for ids in (*performance, *random))
-        return Selection(performance, random, wanted - filled)
+                weight = BETA * z_scores(importance) + BETA_PSI * z_scores(psi) - self.ration * had
+                rows = draw_bidders(rows, weight, rng)
+            seats.selected[rows[:n_p], k] = True
+        if self.rule == "paper":
+            explore(seats, bidders, price, n_r, rng)
+        else:  # seats for which nobody bid are dealt as well
+            n_r += int(places.sum() - seats.selected.sum())
+            explore_preferred(seats, bidders, price, n_r, rng)
+        return seats
 
 
-def first_round(available: Bools, seats: int, clusters: int, rng: np.random.Generator) -> Selection:
+def first_round(available: Bools, seats: int, clusters: int, rng: np.random.Generator) -> Seating:
     """Round 0: random clients, each in one cluster, dealt out evenly. All seats are random ones.
 
     Args:
@@ -199,25 +166,10 @@ def first_round(available: Bools, seats: int, clusters: int, rng: np.random.Gene
         clusters: K.
         rng: Of this round.
     """
+    dealt = Seating.empty((len(available), clusters))
     chosen = rng.permutation(np.flatnonzero(available))[:seats]
-    nobody = np.empty(0, np.int64)
-    dealt = tuple(chosen[cluster::clusters] for cluster in range(clusters))
-    return Selection((nobody,) * clusters, dealt, seats - len(chosen))
-
-
-def count_explorers(n_clients: int, unexplored: float, start: float) -> int:
-    """N_r = ⌈N · max(`EXPLORE_FLOOR`, start · unexplored)⌉.
-
-    `start` of all clients, falling in proportion to the share not yet explored; rounded up, so that it is at
-    least 1 and the floor holds.
-
-    Args:
-        n_clients: N.
-        unexplored: Share of the clients that never had a seat.
-        start: Share of N while nobody is explored.
-    """
-    exact = n_clients * max(EXPLORE_FLOOR, start * unexplored)
-    return math.ceil(round(exact, 9))  # 100·0.2·0.4 is 8, whatever the binary digits say
+    dealt.explorers[chosen, np.arange(len(chosen)) % clusters] = True
+    return dealt
 
 
 def count_places(seats: int, clusters: int, turn: int) -> NDArray[np.int64]:
@@ -238,118 +190,62 @@ def sort_bidders(bidders: Ints, psi: Floats, rng: np.random.Generator) -> Ids:
     return arrived[np.argsort(-np.nan_to_num(psi[arrived], nan=0.0), kind="stable")].astype(np.int64)
 
 
-def draw_bidders(
-    bidders: Ints,
-    importance: Floats,
-    psi: Floats,
-    rng: np.random.Generator,
-    first: int,
-    ration: float = 0.0,
-    seats_z: Floats | None = None,
-) -> Ids:
-    """The first bidders of one cluster in a weighted draw without replacement.
+def draw_bidders(bidders: Ints, weight: Floats, rng: np.random.Generator) -> Ids:
+    """The bidders of one cluster in the order of a weighted draw without replacement.
 
-    Weight of a client: log w = β·z(υ_ik) + β_ψ·z(ψ_ki) − ration·z(Σ_k Ω_ik), z over all clients of which the
-    value is known; unknown (NaN) or constant values have z = 0. The last term rations seats: a client's own
-    word (υ) brings it forward today, and the seats it then has take it back. The descending order of
-    −log(−log u) + log w, a Gumbel variate plus log w, is that of log(u)/w (Efraimidis and Spirakis) without
-    overflow.
+    The weight of a client is log w = β·z(υ_ik) + β_ψ·z(ψ_ki) − ration·z(Σ_k seats had). The last term rations
+    seats: a client's own word (υ) brings it forward today, and the seats it then has take it back. The
+    descending order of −log(−log u) + log w, a Gumbel variate plus log w, is that of log(u)/w (Efraimidis and
+    Spirakis) without overflow.
 
     Args:
         bidders: Clients that bid for the cluster.
-        importance: (N,) υ_ik of all clients.
-        psi: (N,) remembered ψ_ki of all clients.
+        weight: (N,) log w of all clients.
         rng: Of this round.
-        first: How many.
-        ration: Weight of the seats that a client has had.
-        seats_z: (N,) how many it has had, in standard scores; needed for `ration`.
     """
-    key, term = z_scores(importance), z_scores(psi)
-    key *= BETA  # in place, here and below: every array of a million that is not needed costs time
-    term *= BETA_PSI
-    key += term
-    if ration and seats_z is not None:
-        key -= np.multiply(seats_z, ration, out=term)
-    key = key[bidders]  # last: of a million clients nearly all may bid
-    key += rng.gumbel(size=len(bidders))
-    if first < len(bidders):
-        # Sorting a million bidders for a few seats would cost more than all the rest.
-        last = nth_smallest(key, len(key) - first) if first else np.inf
-        best = np.flatnonzero(key >= last)
-        bidders, key = bidders[best], key[best]
-    return bidders[np.lexsort((bidders, -key))][:first].astype(np.int64)
+    key = weight[bidders] + rng.gumbel(size=len(bidders))
+    return bidders[np.lexsort((bidders, -key))].astype(np.int64)
 
 
-def _explore_preferred(
-    performance: tuple[Ids, ...], bidders: Bidders, price: int, n_r: int, rng: np.random.Generator
-) -> tuple[Ids, ...]:
-    """Draws explorers among the clients without a seat, each for the cluster of its most wanted paid bid.
+def explore_preferred(
+    seats: Seating, bidders: Bidders, price: int, n_r: int, rng: np.random.Generator
+) -> None:
+    """Deals random seats among the clients without one, each in the cluster of its most wanted paid bid.
 
     Clients that never answered explore any cluster. Only when nobody without a seat is left, clients with
     one take a second one in another cluster that they bid for.
     """
-    clusters = len(performance)
-    is_seated = np.zeros(len(bidders.paid), bool)
-    for rows in performance:
-        is_seated[rows] = True
-    has_paid = np.asarray(bidders.paid.any(axis=1))
-    never_answered = ~has_paid
-    never_answered[~has_paid] = np.isnan(bidders.importance[~has_paid]).all(axis=1)
+    paid, has_paid = bidders.paid, np.asarray(bidders.paid.any(axis=1))
+    never_answered = ~has_paid & np.isnan(bidders.importance).all(axis=1)
     able = has_paid | (never_answered & (bidders.balances >= price))
-    free = np.flatnonzero(bidders.available & able & ~is_seated)
+    free = np.flatnonzero(bidders.available & able & ~seats.selected.any(axis=1))
     drawn = rng.permutation(free)[:n_r]
-    anywhere = rng.integers(clusters, size=len(drawn))
-    wanted = np.where(bidders.paid[drawn], bidders.ranks[drawn], np.iinfo(np.int16).max)
-    random: Ids = np.where(never_answered[drawn], anywhere, wanted.argmin(axis=1))
-    chosen = [drawn[random == k] for k in range(clusters)]
+    anywhere = rng.integers(paid.shape[1], size=len(drawn))
+    wanted = np.where(paid[drawn], bidders.ranks[drawn], np.iinfo(np.int16).max).argmin(axis=1)
+    seats.explorers[drawn, np.where(never_answered[drawn], anywhere, wanted)] = True
     if left := n_r - len(drawn):
-        may_sit = bidders.paid & bidders.available[:, None]
-        for k in range(clusters):
-            may_sit[performance[k], k] = may_sit[chosen[k], k] = False
-        row, cluster = np.nonzero(may_sit)
+        row, cluster = np.nonzero(paid & bidders.available[:, None] & ~seats.all)
         second = rng.permutation(len(row))[:left]
-        chosen = [np.append(chosen[k], row[second[cluster[second] == k]]) for k in range(clusters)]
-    return tuple(rows.astype(np.int64) for rows in chosen)
+        seats.explorers[row[second], cluster[second]] = True
 
 
-def _explore(
-    performance: tuple[Ids, ...], bidders: Bidders, price: int, n_r: int, rng: np.random.Generator
-) -> tuple[Ids, ...]:
-    """Draws the explorers of every cluster among all that have paid for it or still can."""
-    clusters, paid = len(performance), bidders.paid
-    budget = bidders.balances // price
-    random = [np.empty(0, np.int64)] * clusters
-    turns = rng.permutation(clusters)
-    left, progress = n_r, True
-    while left and progress:
-        before = left
-        for turn, k in enumerate(turns):
-            able = bidders.available & (paid[:, k] | (budget > 0))
-            able[performance[k]] = able[random[k]] = False
-            candidates = np.flatnonzero(able)
-            quota = math.ceil(left / (clusters - turn))
-            drawn = rng.choice(candidates, min(quota, len(candidates)), replace=False)
-            budget[drawn[~paid[drawn, k]]] -= 1
-            random[k] = np.concatenate([random[k], drawn])
-            left -= len(drawn)
-        progress = left < before
-    return tuple(random)
+def explore(seats: Seating, bidders: Bidders, price: int, n_r: int, rng: np.random.Generator) -> None:
+    """Deals random seats of every cluster among all that have paid for it or still can."""
+    spare = bidders.balances // price
+    for k, quota in enumerate(rng.permutation(count_places(n_r, bidders.paid.shape[1], 0)).tolist()):
+        paid = bidders.paid[:, k]
+        able = np.flatnonzero(bidders.available & ~seats.selected[:, k] & (paid | (spare > 0)))
+        drawn = rng.choice(able, min(quota, len(able)), replace=False)
+        seats.explorers[drawn, k] = True
+        spare[drawn[~paid[drawn]]] -= 1
 
 
 def z_scores(values: Floats) -> NDArray[np.float64]:
     """Standard scores over all known values; 0 where unknown, or if all are the same."""
-    where = np.flatnonzero(np.isfinite(values))
-    known = np.asarray(values[where], np.float64)  # a copy, so that it can be changed in place
-    if not len(known):
-        return np.zeros(len(values))
-    mean = known.mean()
-    known -= mean
-    deviation = np.sqrt(np.square(known).mean())
-    if deviation <= 1e-12 * abs(mean):
-        return np.zeros(len(values))
-    known /= deviation
-    if len(known) == len(values):
-        return known
+    known = np.isfinite(values)
     scores = np.zeros(len(values))
-    scores[where] = known
+    if known.any():
+        mean, deviation = values[known].mean(), values[known].std()
+        if deviation > 1e-12 * abs(mean):
+            scores[known] = (values[known] - mean) / deviation
     return scores

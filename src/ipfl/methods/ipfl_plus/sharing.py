@@ -36,12 +36,12 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ipfl.core import Vector
-from ipfl.market.market_arrays import Floats
+from ipfl.core.arrays import Floats
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.updates import (
     MOMENTUM,
     PUBLIC_STEPS,
-    ClusterModels,
+    Clusters,
     ClusterUpdates,
     Updates,
     next_direction,
@@ -80,8 +80,8 @@ class Sharing:
     ] = "chance"
 
     def move(
-        self, clusters: ClusterModels, record: SharingRecord, updates: Updates, run: RunFacts, *, clip: bool
-    ) -> tuple[ClusterModels, SharingRecord]:
+        self, clusters: Clusters, record: SharingRecord, updates: Updates, run: RunFacts, *, clip: bool
+    ) -> tuple[Clusters, SharingRecord]:
         """M_k = FedAvg(U_k), and what clusters share of it.
 
         A cluster with too few updates does not move by itself; who delivered them is paid nevertheless.
@@ -99,11 +99,11 @@ class Sharing:
 
     def share_steps(
         self,
-        clusters: ClusterModels,
+        clusters: Clusters,
         record: SharingRecord,
         new: Mapping[int, Vector],
         variance: Mapping[int, float],
-    ) -> tuple[ClusterModels, SharingRecord]:
+    ) -> tuple[Clusters, SharingRecord]:
         """Moves the cluster models.
 
         A cluster without updates of its own takes part in the common step of the others.
@@ -131,7 +131,7 @@ class Sharing:
 
     def _share(
         self,
-        clusters: ClusterModels,
+        clusters: Clusters,
         record: SharingRecord,
         directions: Sequence[Vector | None],
         chance: Floats,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipfl.core import ClientId, ClientModels
-from ipfl.market.token_accounts import TokenAccounts
+from ipfl.market.bank import TokenAccounts
 from ipfl.methods.ipfl_plus.contribution import ContributionRecord
 from ipfl.methods.ipfl_plus.guards import GuardRecord
 from ipfl.methods.ipfl_plus.importance import Preferences
@@ -13,7 +12,7 @@ from ipfl.methods.ipfl_plus.payment import Access
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.seats import SeatRecord
 from ipfl.methods.ipfl_plus.sharing import SharingRecord
-from ipfl.methods.ipfl_plus.updates import ClusterModels
+from ipfl.methods.ipfl_plus.updates import Clusters
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class MarketState:
     """The state of a market; arrays have a row per client in ascending id, a column per cluster."""
 
     run: RunFacts
-    clusters: ClusterModels
+    clusters: Clusters
     preferences: Preferences
     seats: SeatRecord
     accounts: TokenAccounts
@@ -31,27 +30,3 @@ class MarketState:
     sharing: SharingRecord
     collapsed: bool = False
     """Whether one cluster got nearly all bids in the last round."""
-
-    @classmethod
-    def start(
-        cls, run: RunFacts, clusters: ClusterModels, accounts: TokenAccounts, held: ClientModels | None
-    ) -> MarketState:
-        """The market before the first round: no bids, no seats, nothing known of anybody."""
-        n, k = len(run.ids), len(clusters.models)
-        return cls(
-            run=run,
-            clusters=clusters,
-            preferences=Preferences.start(n, k),
-            seats=SeatRecord.start(n, k),
-            accounts=accounts,
-            access=Access.start(n, k, held),
-            contributions=ContributionRecord.start(n, k),
-            guards=GuardRecord.start(n, k),
-            sharing=SharingRecord.start(k),
-        )
-
-    def preferred(self) -> dict[ClientId, int]:
-        """The cluster that each client wants most, of those that bid."""
-        favourites = self.preferences.favourites
-        bid = favourites >= 0
-        return dict(zip(self.run.ids[bid].tolist(), favourites[bid].tolist(), strict=True))

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from ipfl.config.sections import AggregateConfig
 from ipfl.core import Ask, ClientId, Replies, Vector, cluster_name
-from ipfl.market.market_arrays import Bools, Floats
+from ipfl.core.arrays import Bools, Floats
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.shared.aggregation import aggregate
-from ipfl.methods.shared.cluster_training import TRAINED, ask_seats
+from ipfl.methods.shared.cluster_training import TRAINED, ask_seats, collect_updates
 from ipfl.methods.shared.robust_rules import clipping_factors
 
 WITH_PROBE = "with_probe"
@@ -37,7 +37,7 @@ Way = tuple[Vector, Vector]
 
 
 @dataclass(frozen=True)
-class ClusterModels:
+class Clusters:
     """The K cluster models and their latest movements."""
 
     models: tuple[Vector, ...]
@@ -48,7 +48,7 @@ class ClusterModels:
     """The last steps of each model, newest last."""
 
     @classmethod
-    def start(cls, params: Vector, clusters: int) -> ClusterModels:
+    def start(cls, params: Vector, clusters: int) -> Clusters:
         """K equal models."""
         return cls((params,) * clusters, (None,) * clusters, ((),) * clusters)
 
@@ -62,13 +62,13 @@ class ClusterModels:
         """The models by name."""
         return {cluster_name(k): model for k, model in enumerate(self.models)}
 
-    def moved(self, models: Sequence[Vector], directions: Sequence[Vector | None]) -> ClusterModels:
+    def moved(self, models: Sequence[Vector], directions: Sequence[Vector | None]) -> Clusters:
         """The same clusters with new models."""
         steps = [
             known if new is old else (*known, (old, new))[-PUBLIC_STEPS:]
             for known, old, new in zip(self.last_steps, self.models, models, strict=True)
         ]
-        return ClusterModels(tuple(models), tuple(directions), tuple(steps))
+        return Clusters(tuple(models), tuple(directions), tuple(steps))
 
     def public_directions(self, cluster: int) -> list[Way]:
         """Directions that every buyer knows: the cluster's last steps, and the ways to other models."""
@@ -85,7 +85,7 @@ def next_direction(direction: Vector | None, step: Floats) -> Vector:
     return after.astype(np.float32)
 
 
-def ask_training(run: RunFacts, clusters: ClusterModels, seats: Bools, round: int) -> Ask:
+def ask_training(run: RunFacts, clusters: Clusters, seats: Bools, round: int) -> Ask:
     """Every client with a seat gets the model of each cluster it has a seat in.
 
     From the release round on clients may train on held-back points; never where they add noise to their
@@ -187,15 +187,16 @@ class ClusterUpdates:
     def of(
         cls,
         before: Vector,
-        clients: tuple[ClientId, ...],
-        models: tuple[Vector, ...],
+        clients: Sequence[ClientId],
+        models: Sequence[Vector],
         weights: NDArray[np.float64],
         known: Sequence[Way] = (),
         direction: Vector | None = None,
     ) -> ClusterUpdates:
         """Updates that all may count; `known` and `direction` are those of `UpdateProducts.of`."""
         products = UpdateProducts.of(models, before, known, direction)
-        return cls(before, clients, models, weights, np.ones(len(clients), bool), products)
+        fair = np.ones(len(clients), bool)
+        return cls(before, tuple(clients), tuple(models), weights, fair, products)
 
     def only(self, which: NDArray[np.bool_]) -> ClusterUpdates:
         """Those of them."""
@@ -238,9 +239,7 @@ Updates = Mapping[int, ClusterUpdates]
 """By cluster, of those with any update."""
 
 
-def collect_updates(
-    run: RunFacts, clusters: ClusterModels, seats: Bools, replies: Replies
-) -> tuple[Updates, Bools]:
+def read_updates(run: RunFacts, clusters: Clusters, seats: Bools, replies: Replies) -> tuple[Updates, Bools]:
     """U_k of every cluster that got any, and the (N, K) seats that delivered.
 
     Args:
@@ -249,12 +248,10 @@ def collect_updates(
         seats: (N, K) who had a seat where.
         replies: The valid updates.
     """
-    delivered = seats & run.among(list(replies))[:, None]
-    found = {}
-    for k in np.flatnonzero(delivered.any(axis=0)).tolist():
-        clients = tuple(int(client) for client in run.ids[delivered[:, k]])
-        models = tuple(replies[client].params[cluster_name(k)] for client in clients)
-        weights = np.array([float(replies[client].facts["n"]) for client in clients])
+    received, delivered = collect_updates(run.ids, seats, replies)
+    updates = {}
+    for k, found in received.items():
         known, direction = clusters.public_directions(k), clusters.directions[k]
-        found[k] = ClusterUpdates.of(clusters.models[k], clients, models, weights, known, direction)
-    return found, delivered
+        before, weights = clusters.models[k], np.asarray(found.samples)
+        updates[k] = ClusterUpdates.of(before, found.clients, found.models, weights, known, direction)
+    return updates, delivered
