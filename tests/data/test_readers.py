@@ -221,20 +221,21 @@ def test_a_download_of_the_wrong_file_is_refused(nowhere: Path, monkeypatch: pyt
         load_dataset("cifar10")
 
 
-def test_folder_comes_from_argument_or_environment(
+def test_the_folder_comes_from_the_environment(
     nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = np.zeros((20, 32, 32, 3), np.uint8), np.arange(20) % 10
     saved(tmp_path / "cifar10.npz", {"x_train": x, "y_train": y, "x_test": x, "y_test": y})
-    assert len(load_dataset("cifar10", data_dir=tmp_path).y_train) == 20
     monkeypatch.setenv("IPFL_DATA", str(tmp_path))
+    assert len(load_dataset("cifar10").y_train) == 20
     assert locate("cifar10") == str(tmp_path / "cifar10.npz")
     monkeypatch.setenv("IPFL_DATA", str(tmp_path / "gone"))
     with pytest.raises(InputError, match="does not exist"):
         load_dataset("cifar10")
 
 
-def test_har_npz_checks_its_windows(tmp_path: Path) -> None:
+def test_har_npz_checks_its_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPFL_DATA", str(tmp_path))
     good = {
         "x": np.random.default_rng(0).normal(size=(8, 128, 6)),
         "y": np.arange(8) % 6,
@@ -251,11 +252,13 @@ def test_har_npz_checks_its_windows(tmp_path: Path) -> None:
         ({"x": good["x"].astype("U1")}, "expected numbers"),
         ({"x": good["x"] + 1e38}, "not finite"),  # its squares are more than float32 can hold
     ):
+        saved(tmp_path / "har.npz", good | change)
         with pytest.raises(InputError, match=says):
-            load_dataset("har", data_dir=saved(tmp_path / "har.npz", good | change).parent)
+            load_dataset("har")
     del good["recording"]
+    saved(tmp_path / "har.npz", good)
     with pytest.raises(InputError, match="lacks recording"):
-        load_dataset("har", data_dir=saved(tmp_path / "har.npz", good).parent)
+        load_dataset("har")
 
 
 def test_digits_are_those_of_scikit_learn() -> None:

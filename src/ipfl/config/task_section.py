@@ -70,9 +70,6 @@ class TaskConfig(Section):
         description="what y of your own file holds: classes | multilabel: 0 and 1, (n, labels) | "
         "regression: numbers, (n,) or (n, outputs)",
     )
-    data_dir: Path | None = Field(
-        None, description="folder with .npz files of the data sets (else $IPFL_DATA, else the download cache)"
-    )
     distributions: str = Field(
         "permuted",
         description="hidden distributions: rotated[:d] | permuted[:d] | halves | groups[:d] | natural | iid",

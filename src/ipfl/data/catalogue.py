@@ -229,23 +229,23 @@ def _info_of(name: str) -> DatasetInfo:
     return DATASETS[name]
 
 
-def _find_npz(download: Download, data_dir: Path | None) -> Path | None:
-    """The data set's `.npz` file in the folder given, else in `$IPFL_DATA`; None if there is none."""
-    text = str(data_dir) if data_dir is not None else os.environ.get("IPFL_DATA", "")
+def _find_npz(download: Download) -> Path | None:
+    """The data set's `.npz` file in the folder `$IPFL_DATA`; None if there is none."""
+    text = os.environ.get("IPFL_DATA", "")
     if not text:
         return None
     folder = Path(text).expanduser()
     if not folder.is_dir():
-        raise InputError(f"the data folder {folder} does not exist (task.data_dir or IPFL_DATA)")
+        raise InputError(f"the data folder {folder} does not exist (IPFL_DATA)")
     return folder / download.npz if (folder / download.npz).is_file() else None
 
 
-def locate(name: str, data_dir: Path | None = None) -> str | None:
+def locate(name: str) -> str | None:
     """The place that a data set is read from: `bundled`, a path, or None if it is not on this machine."""
     info = _info_of(name)
     if info.download is None:
         return None if info.make is None else "bundled"
-    found = _find_npz(info.download, data_dir) or info.download.find()
+    found = _find_npz(info.download) or info.download.find()
     return None if found is None else str(found)
 
 
@@ -261,15 +261,12 @@ def fetch_dataset(name: str) -> Path | None:
     return None if info.download is None else info.download.ensure()
 
 
-def load_dataset(
-    name: str, *, path: Path | None = None, data_dir: Path | None = None, settings: TaskConfig | None = None
-) -> Dataset:
-    """Reads a data set; downloads it if it is not on this machine.
+def load_dataset(name: str, *, path: Path | None = None, settings: TaskConfig | None = None) -> Dataset:
+    """Reads a data set, from `$IPFL_DATA` or the cache; downloads it if it is in neither.
 
     Args:
         name: One of `DATASETS`.
         path: The user's own file or folder.
-        data_dir: Folder with `.npz` files; else `$IPFL_DATA`, else the cache.
         settings: How the user's own file is to be read: its columns, or the size of images.
 
     Raises:
@@ -287,7 +284,7 @@ def load_dataset(
     if info.download is None:
         assert info.make is not None
         return info.make()
-    if (file := _find_npz(info.download, data_dir)) is not None:
+    if (file := _find_npz(info.download)) is not None:
         return info.download.read_npz(file)
     # A file in the cache, too: its checksum is checked, and a wrong file is replaced.
     return info.download.read(info.download.ensure())

@@ -211,7 +211,6 @@ class PartitionedDataset(FederatedData):
         allocation: Who holds which points.
         unseen: Ids of the clients held back.
         drift: Which clients change, and when; None: none.
-        client_names: Name of each client, in the order of their ids; None: those of the data set's groups.
         noise: Which clients have wrong labels; None: nobody.
     """
 
@@ -224,7 +223,6 @@ class PartitionedDataset(FederatedData):
         allocation: Allocation,
         unseen: Iterable[int] = (),
         drift: Drift | None = None,
-        client_names: Sequence[str] | None = None,
         noise: LabelNoise | None = None,
     ) -> None:
         self.name = dataset.name
@@ -241,9 +239,8 @@ class PartitionedDataset(FederatedData):
         self._dataset = dataset
         self._distributions = tuple(distributions)
         self._majorities = tuple(points.majority(len(distributions)) for points in allocation.clients)
-        if client_names is None and dataset.group_names is not None:
-            client_names = [dataset.group_names[group] for group in allocation.groups]
-        self.client_names = dict(enumerate(client_names or ()))
+        names = dataset.group_names or ()
+        self.client_names = {client: names[group] for client, group in enumerate(allocation.groups) if names}
         if odd := [name for name in self.client_names.values() if not name.isprintable()]:
             raise InputError(f"{dataset.name}: the name {odd[0]!r} of a client is not printable")
         if all(name == str(client) for client, name in self.client_names.items()):

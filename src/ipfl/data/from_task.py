@@ -48,7 +48,7 @@ def federate(task: TaskConfig, seed: int, dataset: Dataset | None = None) -> Fed
     partition = parse_partition(task.partition)
     _check_settings(task, partition)  # before a data set is read, or even downloaded
     if dataset is None:
-        dataset = load_dataset(task.dataset, path=task.path, data_dir=task.data_dir, settings=task)
+        dataset = load_dataset(task.dataset, path=task.path, settings=task)
     _check_class_settings(task, partition, dataset)
     if task.clients is not None and task.clients > len(dataset.y_train):
         raise InputError(

@@ -94,7 +94,6 @@ def _label_text(value: Any) -> str:
 def run_key(config: Config, method: Method[Any], reference: StudyRun | None) -> str:
     """The hash of all that defines a run but the code: equal runs of the same code have equal keys."""
     content = config.record([method])
-    content["task"].pop("data_dir")  # where the data lies changes no number
     content["reference"] = None if reference is None else reference.key
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:KEY_LENGTH]
 

@@ -253,7 +253,7 @@ def _collect(
             elif run.key in failed:
                 failures.append(f"{name} {label}, seed {seed}: {failed[run.key]}".strip())
         shared = next(iter(planned.values())).config.model_dump(mode="json")
-        del shared["seed"], shared["method"], shared["task"]["data_dir"]
+        del shared["seed"], shared["method"]
         columns[name] = ColumnRecord(config=shared, runs={label: of for label, of in runs.items() if of})
     return ExperimentRecord(
         name=one.experiment.name,

@@ -66,9 +66,9 @@ def test_a_client_that_raises_ends_the_run_with_its_traceback():
     engine.close()
 
 
-def test_settings_that_nodes_cannot_use(tmp_path):
+def test_settings_that_nodes_cannot_use():
     settings = config("fedavg")
-    broken = settings.task.model_copy(update={"data_dir": tmp_path, "dataset": "emnist"})
+    broken = settings.task.model_copy(update={"dataset": "emnits"})
     with pytest.raises(InputError, match="cannot take part"):
         simulation_engine(broken)(context_of(settings))
 

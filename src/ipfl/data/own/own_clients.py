@@ -94,12 +94,11 @@ def from_clients(
         pools, found = _number_labels(pools, classes)
         class_names = class_names or found or _declared_classes(listed[0], target)
     return PartitionedDataset(
-        _join(name, pools, classes, class_names, predict),
+        _join(name, pools, classes, class_names, names, predict),
         partition="own",
         distributions=[Distribution() for _ in range(max(known) + 1)],
         allocation=_allocate(pools, known, probe, seed),
         unseen=set(unseen),
-        client_names=names,
     )
 
 
@@ -235,6 +234,7 @@ def _join(
     data: list[Pools],
     classes: int | None,
     class_names: Sequence[str] | None,
+    names: Sequence[str] | None,
     target: TargetKind,
 ) -> Dataset:
     """One data set with the points of all clients, one client after the other."""
@@ -261,9 +261,17 @@ def _join(
         x_test=np.concatenate([x for x, _ in test]),
         y_test=y_test,
         classes=classes,
+        group_train=_owners(train),
+        group_test=_owners(test),
+        group_names=tuple(names) if names else None,
         class_names=tuple(class_names) if class_names else None,
         target=target,
     )
+
+
+def _owners(pool: Sequence[Pair]) -> NDArray[np.int64]:
+    """The client of each point, in the order in which they are joined."""
+    return np.repeat(np.arange(len(pool)), [len(y) for _, y in pool])
 
 
 def _as_float(x: NDArray[Any]) -> NDArray[Any]:
@@ -284,4 +292,4 @@ def _allocate(data: list[Pools], distribution: list[int], probe: float, seed: in
     holdouts = [
         PoolPoints.of_one_distribution(np.concatenate(found), number) for number, found in enumerate(tests)
     ]
-    return Allocation(clients, holdouts)
+    return Allocation(clients, holdouts, groups=range(len(data)))
