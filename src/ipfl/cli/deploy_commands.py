@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,15 +28,8 @@ MAX_CLIENT = 2**31 - 2
 """Largest id of a client (`ipfl.deploy.registry.NodeAccount`)."""
 MAX_CLASSES = 2**16
 """The same as `ipfl.engines.flower.run_settings.MAX_CLASSES`, whose module takes long to import."""
-MAX_SECONDS = 30 * 24 * 60 * 60.0
+MAX_SECONDS = 30 * 24 * 60 * 60
 """Of `--wait` and `--deadline`: thirty days."""
-
-
-def check_seconds(value: float) -> float:
-    """Refuses `nan`, which is neither below a lower limit nor above an upper one."""
-    if math.isnan(value):
-        raise typer.BadParameter(f"'{value}' is not a number of seconds.")
-    return value
 
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `ipfl deploy init` wrote.")]
@@ -188,23 +180,21 @@ def run_method(
         ),
     ] = None,
     wait: Annotated[
-        float,
+        int,
         typer.Option(
             "--wait",
             min=0,
             max=MAX_SECONDS,
-            callback=check_seconds,
             metavar="S",
             help="Seconds to wait for them.",
         ),
     ] = 120,
     deadline: Annotated[
-        float,
+        int,
         typer.Option(
             "--deadline",
             min=1,
             max=MAX_SECONDS,
-            callback=check_seconds,
             metavar="S",
             help="Seconds that a node may take to reply; clients.deadline of the config "
             "replaces it for clients.",
@@ -243,8 +233,8 @@ def run_method(
         "resume": resume is not None,
         "rounds": rounds or 0,
         "nodes": nodes or accounts_known,
-        "wait": wait,
-        "deadline": deadline,
+        "wait": float(wait),
+        "deadline": float(deadline),
         "classes": classes or 0,
         "accounts": accounts or "",
     }

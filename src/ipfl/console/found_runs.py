@@ -34,24 +34,18 @@ class FoundRun:
     name: str
     folder: Path
 
-    def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Inode, time and size of its files that are there, the store's first: other ones after a change."""
-        found: list[tuple[int, int, int]] = []
+    def stamp(self) -> list[tuple[int, int]]:
+        """Time and size of its files that are there: other ones after a change."""
+        found = []
         for name in (STORE_FILE, f"{STORE_FILE}-wal", SUMMARY_FILE):
             with suppress(OSError):
                 status = (self.folder / name).stat()
-                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-        return tuple(found)
+                found.append((status.st_mtime_ns, status.st_size))
+        return found
 
     def updated(self) -> float | None:
         """The time of the last change of its files, in seconds since 1970."""
-        return max((time / 1e9 for _, time, _ in self.stamp()), default=None)
-
-
-@dataclass
-class _Opened:
-    store: RunStore
-    inode: int
+        return max((time / 1e9 for time, _ in self.stamp()), default=None)
 
 
 @dataclass
@@ -61,7 +55,6 @@ class FoundRuns:
     folder: Path
     _found: dict[str, FoundRun] = field(default_factory=dict)
     _scanned: float = float("-inf")
-    _opened: dict[str, _Opened] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def find(self) -> dict[str, FoundRun]:
@@ -86,19 +79,12 @@ class FoundRuns:
             yield FoundRun(key, name, folder)
 
     def open(self, run: FoundRun) -> RunStore:
-        """The store of a run. It is kept open-able: connections last for one question each.
+        """The store of a run; its connections last for one question each.
 
         Raises:
             InputError: It cannot be read; the text says why.
         """
-        stamp = run.stamp()
-        inode = stamp[0][0] if stamp else 0
-        known = self._opened.get(run.key)
-        if known is not None and known.inode == inode:
-            return known.store
-        store = RunStore.open(run.folder)
-        self._opened[run.key] = _Opened(store, inode)
-        return store
+        return RunStore.open(run.folder)
 
     @contextmanager
     def read(self, run: FoundRun) -> Iterator[tuple[RunStore, Reader]]:
