@@ -69,16 +69,6 @@ class TestNames:
             Record({"model": vector(1, 2)}, {"n": 3, "more": 1}),
             Record({"model": vector(1, 2)}, {"n": 3, 7: 1}),
         ],
-        ids=[
-            "empty",
-            "no n",
-            "no model",
-            "other vector",
-            "other fact",
-            "one vector more",
-            "one fact more",
-            "7",
-        ],
     )
     def test_anything_else_is_refused(self, reply):
         assert not is_valid(self.SCHEMA, reply)
@@ -154,12 +144,9 @@ class TestFacts:
 
 
 class TestVectors:
-    @pytest.mark.parametrize("values", [(1, 2), (0, 0), (-MAX_COMPONENT, MAX_COMPONENT)])
+    @pytest.mark.parametrize("values", [(), (0, 0), (-MAX_COMPONENT, MAX_COMPONENT)])
     def test_valid(self, values):
-        assert is_vector(vector(*values), 2)
-
-    def test_of_no_length(self):
-        assert is_vector(vector(), 0)
+        assert is_vector(vector(*values), len(values))
 
     @pytest.mark.parametrize(
         "value",
@@ -180,11 +167,7 @@ class TestVectors:
             [1.0, 2.0],
             None,
         ],
-        ids=[
-            "nan", "inf", "-inf", "too large", "too small", "short", "long", "column", "row", "float64",
-            "int32", "float16", "bool", "list", "none",
-        ],
-    )  # fmt: skip
+    )
     def test_invalid(self, value):
         assert not is_vector(value, 2)
         assert not is_valid(ReplySchema({}, {"model": 2}), Record({"model": value}))

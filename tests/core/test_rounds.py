@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.federation import run_here
 
-import ipfl
-from ipfl.config.run_config import FaultsConfig
 from ipfl.core.rounds import MAX_NAMED_CLIENTS, Event, Round, Seat, is_below_quorum, summarize
 from ipfl.market.market_rows import ROW_TYPES, Bid, Figure, Market, Transfer, with_typed_rows
 
@@ -32,13 +29,11 @@ class TestSummarize:
         assert summarize(silent(7, 12, 3)) == ["clients 3, 7 and 12 did not answer"]
         assert summarize(silent(7, 12)) == ["clients 7 and 12 did not answer"]
 
-    def test_one_client_is_named_alone(self):
-        assert summarize(silent(7)) == ["client 7 did not answer"]
-        assert summarize(silent(7, 7)) == ["client 7 did not answer"], "in two phases of a round"
-
-    def test_client_0_is_a_client(self):
-        assert summarize(silent(0)) == ["client 0 did not answer"]
-        assert summarize(silent(0, 4)) == ["clients 0 and 4 did not answer"]
+    @pytest.mark.parametrize(
+        ("clients", "said"), [((7,), "client 7"), ((7, 7), "client 7"), ((0, 4), "clients 0 and 4")]
+    )
+    def test_each_client_is_named_once(self, clients, said):
+        assert summarize(silent(*clients)) == [f"{said} did not answer"]
 
     def test_other_texts_and_kinds_are_other_sentences(self):
         events = [Event("invalid_reply", 1, "sent n = 0"), Event("invalid_reply", 2, "sent no model")]
@@ -58,20 +53,6 @@ class TestSummarize:
     def test_the_limit_of_names(self, count):
         (sentence,) = summarize(silent(*range(count)))
         assert sentence.startswith("clients 0, 1") == (count == MAX_NAMED_CLIENTS)
-
-    def test_nothing(self):
-        assert summarize([]) == []
-
-    def test_a_round_that_loses_a_third_of_its_clients_is_still_readable(self):
-        """One sentence for all that did not answer, and a few others."""
-        task = ipfl.Task.load(clients=30, samples=20, test_samples=20, model="softmax")
-        result = run_here(
-            task, ipfl.method("ipfl-plus"), rounds=5, faults=FaultsConfig(dropout=0.3, broken=0.05)
-        )
-        summaries = [summarize(line["events"]) for line in result.history]
-        assert max(map(len, summaries)) <= 8
-        assert max(sum(text.endswith("did not answer") for text in texts) for texts in summaries) == 1
-        assert any(text.startswith("clients ") for texts in summaries for text in texts)
 
 
 LINE = {

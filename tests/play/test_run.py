@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from tests.small_runs import run_small, small_task
@@ -96,7 +95,7 @@ class TestRun:
         assert settings == result.summary["config"]["method"]
         assert settings["name"] == f"{__name__}:{type(method).__qualname__}"
 
-    @pytest.mark.parametrize("kind", [str, Path, ipfl.RunOutput])
+    @pytest.mark.parametrize("kind", [str, ipfl.RunOutput])
     def test_where_results_go(self, task, tmp_path, kind):
         config = ipfl.RunConfig(rounds=1)
         ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), out=kind(tmp_path / "run"))
@@ -191,10 +190,6 @@ class TestRun:
         assert one.models["global"].tobytes() == same.models["global"].tobytes()
         assert one.models["global"].tobytes() != other.models["global"].tobytes()
 
-    def test_training_helps(self, task):
-        """Ten classes: guessing is right one time in ten."""
-        assert run_three_rounds(task, rounds=10, train=TrainConfig(lr=1.0)).personalized_accuracy > 0.25
-
 
 @pytest.fixture(scope="module")
 def reference(task):
@@ -257,11 +252,6 @@ class TestLeaving:
     def test_points_that_decide_are_not_trained_on(self):
         with pytest.raises(InputError, match=r"clients.leave = true decides by points"):
             ipfl.RunConfig.of({"clients": {"leave": True}, "train": {"use_probe": True}})
-
-    def test_nobody_leaves_unless_asked_to(self, task, reference):
-        result = run_three_rounds(task, reference=self.better_for(reference, set()))
-        assert [line["clients"] for line in result.history] == [6, 6, 6]
-        assert result.summary["opt_outs"] == 6
 
     def test_leaving_needs_a_reference(self, task, tmp_path):
         with pytest.raises(InputError, match="needs a reference run"):

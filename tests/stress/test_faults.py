@@ -17,10 +17,9 @@ from typer.testing import CliRunner
 import ipfl
 from ipfl.cli import app
 from ipfl.client.memory import ClientMemory
-from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, CrashError, Job
+from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, Job
 from ipfl.config.run_config import FaultsConfig, StrategyConfig
 from ipfl.config.train_section import TrainConfig
-from ipfl.config.whole_config import Config
 from ipfl.core import NO_CLUSTER, Ask, Method, Record, Round, Seat
 from ipfl.core.replies import ReplySchema
 from ipfl.errors import InputError
@@ -92,50 +91,9 @@ class TestPlan:
         expected = dict.fromkeys((*BROKEN, "duplicate"), 0.01) | {None: 0.95}
         assert {kind: count / 10_000 for kind, count in kinds.items()} == pytest.approx(expected, abs=0.01)
 
-    def test_no_plan_without_faults_of_clients(self):
-        assert FaultPlan.make(FaultsConfig(), 0) is None
-        assert FaultPlan.make(FaultsConfig(broken=0.1), 0) is not None
-
     def test_more_than_all_clients(self):
         with pytest.raises(InputError, match="more than 1 together"):
             FaultPlan(FaultsConfig(dropout=0.6, slow=0.3, crash=0.2), 0)
-
-    @pytest.mark.parametrize(
-        ("fault", "expected"),
-        # In the order of a round: asked before training, in training, after it was asked for.
-        [
-            ("before", ("absent", "absent", "absent")),
-            ("during", ("answers", "absent", "absent")),
-            ("after", ("answers", "answers", "absent")),
-            ("crash", ("answers", "crashes", "absent")),
-            ("slow", ("late", "late", "late")),
-        ],
-    )
-    def test_when_a_client_answers(self, monkeypatch, fault, expected):
-        plan = FaultPlan(FaultsConfig(broken=0.0), 0)
-        monkeypatch.setattr(plan, "fault", lambda round, client: fault)
-        for action, after_training, outcome in zip(
-            ("prepare", "train", "judge"), (False, False, True), expected, strict=True
-        ):
-            worked = []
-
-            class Inner:
-                def run(self, job, worked=worked):
-                    worked.append(job)
-                    return Record({}, {"n": 1})
-
-            job = Job(action, 0, 0, Record(), after_training)
-            faulty = Faulty(Inner(), plan)
-            if outcome == "crashes":
-                with pytest.raises(CrashError):
-                    list(faulty.deliver(job))
-            else:
-                (delivery,) = faulty.deliver(job)
-                assert (delivery.job, delivery.is_last) == (job, True)
-                assert delivery.reply == (Record({}, {"n": 1}) if outcome == "answers" else None)
-                assert delivery.is_late == (outcome == "late")
-            # A client that is late has done its work; one that drops out has not.
-            assert bool(worked) == (outcome in ("answers", "late"))
 
     def test_the_evaluator_and_the_server_itself_are_spared(self, tmp_path):
         task = small_task(server_samples=10)
@@ -167,30 +125,19 @@ class TestBrokenReply:
         assert self.REPLY.params["m"].tolist() == [0, 1, 2, 3], "the client's own stays"
 
     def test_one_component_too_many(self):
-        assert break_reply(self.REPLY, "shape", np.random.default_rng(0)).params["m"].tolist() == [
-            0,
-            1,
-            2,
-            3,
-            0,
-        ]
+        broken = break_reply(self.REPLY, "shape", np.random.default_rng(0))
+        assert broken.params["m"].tolist() == [0, 1, 2, 3, 0]
 
     def test_facts_of_a_reply_without_vectors(self):
-        reply, rng = (
-            Record({}, {"n": 3, "hits": [1.0, 2.0], "ok": True, "name": "x"}),
-            np.random.default_rng(0),
-        )
-        assert break_reply(reply, "enormous", rng).facts == {
-            "n": ENORMOUS_COMPONENT,
-            "hits": [ENORMOUS_COMPONENT] * 2,
-            "ok": True,
-            "name": "x",
-        }
-        assert break_reply(reply, "shape", rng).facts == {"n": 3, "hits": [1.0], "ok": True, "name": "x"}
+        rng, kept = np.random.default_rng(0), {"ok": True, "name": "x"}
+        reply = Record({}, {"n": 3, "hits": [1.0, 2.0], **kept})
+        large = ENORMOUS_COMPONENT
+        assert break_reply(reply, "enormous", rng).facts == {"n": large, "hits": [large] * 2, **kept}
+        assert break_reply(reply, "shape", rng).facts == {"n": 3, "hits": [1.0], **kept}
         assert break_reply(reply, "duplicate", rng) == reply
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 class TestFates:
     """One round of three phases in which every client has the same fault."""
 
@@ -262,11 +209,10 @@ def test_a_late_reply_arrives_later_and_is_not_taken_for_another(task, workers, 
 
 
 class TestBrokenReplies:
-    @pytest.mark.parametrize("name", ["fedavg", "ipfl-plus"])
     @pytest.mark.parametrize("kind", BROKEN)
-    def test_if_all_are_broken_nothing_is_learned(self, task, name, kind):
+    def test_if_all_are_broken_nothing_is_learned(self, task, kind):
         faults = FaultsConfig(broken=1, broken_kinds=[kind])
-        result = run_small(task, name, rounds=3, faults=faults)
+        result = run_small(task, "ipfl-plus", rounds=3, faults=faults)
         assert [line["rolled_back"] for line in result.history] == [True] * 3
         start = task.network(0).read().tobytes()
         assert {model.tobytes() for model in result.models.values()} == {start}
@@ -288,7 +234,7 @@ class TestBrokenReplies:
         assert np.abs(model).max() < 10
         assert model.tobytes() != task.network(0).read().tobytes()
 
-    @pytest.mark.parametrize("name", ["fedavg", "local", "ipfl-plus"])
+    @pytest.mark.parametrize("name", ["local", "ipfl-plus"])
     def test_answers_that_come_twice_change_nothing(self, task, name):
         faults = FaultsConfig(broken=1, broken_kinds=["duplicate"])
         plain, twice = (run_small(task, name, rounds=3, faults=f) for f in (FaultsConfig(), faults))
@@ -346,7 +292,7 @@ class TestSameEverywhere:
             n: m.tobytes() for n, m in there.models.items()
         }
 
-    @pytest.mark.parametrize("name", ["ipfl-plus", "local"])
+    @pytest.mark.parametrize("name", ["local"])
     def test_killed_and_resumed(self, task, name, tmp_path):
         """Killed three times, at commits of rounds that count or are rolled back: the same result."""
         options = {
@@ -374,33 +320,11 @@ class TestConfig:
         for kind in (*BROKEN, "duplicate", "before", "during", "after"):
             assert f"`{kind}`" in injected
 
-    def test_from_a_file(self, tmp_path):
-        path = tmp_path / "my.toml"
-        path.write_text('[faults]\ndropout = 0.3\ndropout_when = ["during"]\n')
-        config = Config.load(
-            path, ["faults.broken=0.05", 'faults.broken_kinds=["nan"]', "clients.deadline=9"]
-        )
-        assert config.faults == FaultsConfig(
-            dropout=0.3, dropout_when=("during",), broken=0.05, broken_kinds=("nan",)
-        )
-        assert config.clients.deadline == 9
-        assert Config.of(json.loads(json.dumps(config.model_dump(mode="json")))) == config
-
-    @pytest.mark.parametrize(
-        "setting", ["faults.dropout=1.5", "faults.dropout_when=[]", 'faults.broken_kinds=["rude"]',
-                    "train.min_clients=0", "clients.deadline=0"],
-    )  # fmt: skip
-    def test_refused_in_a_line(self, setting):
-        with pytest.raises(InputError) as error:
-            Config.load(None, [setting])
-        assert str(error.value).startswith(setting.split("=")[0])
-        assert "\n" not in str(error.value)
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "rounds"), [(0, 50), (2, 75)])
-def test_many_rounds(tmp_path, workers, rounds):
+def test_many_rounds(tmp_path):
     """In every round 30 % of the clients drop out and 5 % of the replies are broken; by the command line."""
+    workers, rounds = 2, 50
     sets = [f"rounds={rounds}", "task.clients=8", "task.samples=20", "task.test_samples=20",
             "task.model=softmax", "evaluate.every=100", "train.min_clients=3", "faults.dropout=0.3",
             "faults.broken=0.05"]  # fmt: skip

@@ -65,7 +65,3 @@ class TestAttack:
             every = (gradient(x, PrivacyConfig(noise=noise), seed) for seed in range(10))
             alike.append(np.mean([correlation(guess_point(*one, 3, 12), x[10]) for one in every]))
         assert alike[0] > alike[1] + 0.1 > alike[2] + 0.2
-
-
-def test_misplaced_points():
-    assert count_misplaced(np.array([3.0, 1.0, 0.0]), np.array([1.0, 1.0, 2.0])) == 2
