@@ -91,9 +91,6 @@ class TestLoading:
     def test_samples_follow_the_data_set(self, tmp_path, text, expected):
         assert Config.load(written(tmp_path, text)).task.samples == expected
 
-    def test_samples_follow_a_data_set_given_by_set(self):
-        assert Config.load(None, ["task.dataset=har"]).task.samples is None
-
     @pytest.mark.parametrize(
         "text, section, field, value",
         [
@@ -102,10 +99,7 @@ class TestLoading:
             ("task.clients=40", "task", "clients", 40),
             ("task.swap_test_mix=true", "task", "swap_test_mix", True),
             ('task.model="mlp"', "task", "model", "mlp"),
-            ("task.model=mlp", "task", "model", "mlp"),
             ("task.model = my.nets:Net", "task", "model", "my.nets:Net"),
-            ("evaluate.every=5", "evaluate", "every", 5),
-            ("method.clusters=3", "method", "clusters", 3),
         ],
     )
     def test_set(self, text, section, field, value):
@@ -125,10 +119,8 @@ class TestComplaints:
             (["tusk.clients=3"], ["unknown key 'tusk'", "'task'"]),
             (["task.clients=0"], ["task.clients should be greater than or equal to 1, not 0"]),
             (["task.clients=many"], ["task.clients should be a valid integer", "not 'many'"]),
-            (["task.clients=2.5"], ["task.clients", "2.5"]),
             (["train.lr=nan"], ["train.lr should be a finite number"]),
             (["train.lr=-1"], ["train.lr should be greater than 0, not -1"]),
-            (["evaluate.every=0"], ["evaluate.every should be", "not 0"]),
             (["task.sizes=big"], ["task.sizes should be 'equal' or 'unequal', not 'big'"]),
             (["task=3"], ["task should be a section, such as [task], not 3"]),
             (["task.clients.x=3"], ["task.clients should be a valid integer, not a section"]),
@@ -181,15 +173,6 @@ class TestComplaints:
         with pytest.raises(InputError, match=re.escape("unknown key 'clents'; did you mean 'clients'?")):
             TaskConfig.of({"clents": 7})
 
-    @given(st.text(max_size=30))
-    def test_any_set_is_taken_or_refused_in_one_line(self, text):
-        message = ""
-        try:
-            Config.load(None, [text])
-        except InputError as error:
-            message = str(error)
-        assert "\n" not in message
-
 
 @pytest.mark.usefixtures("stand_ins")
 class TestMethods:
@@ -238,11 +221,6 @@ class TestMethods:
         names = [f"{__name__}:Pull", f"{__name__}:Groups"]  # registered nowhere: how to import them
         assert config.record([built["pull"]])["method"] == {"name": names[0], "mu": 3, "kind": "soft"}
         assert [one["name"] for one in config.record(built.values())["method"]] == names
-
-    def test_hyperparameters(self):
-        first, second = hyperparameters("pull")
-        assert (first.name, first.default, first.description) == ("mu", 0.5, "strength of the pull")
-        assert second.name == "kind"
 
 
 class TestShownConfig:

@@ -55,14 +55,9 @@ def test_random_bytes(tmp_path: Path) -> None:
 
 
 WORDS = [
-    b'"dtype":"BF16"',
-    b'"F8_E4M3"',
-    b'"shape":[',
-    b"[99999999999]",
-    b'"data_offsets":[0,',
-    b'\\"array\\"',
-    b"__metadata__",
-]
+    *(b'"dtype":"BF16"', b'"F8_E4M3"', b'"shape":[', b"[99999999999]", b'"data_offsets":[0,'),
+    *(b'\\"array\\"', b"__metadata__"),
+]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -85,31 +80,10 @@ def test_heads(tmp_path: Path) -> None:
     size = int.from_bytes(whole[:8], "little")
     head, body = json.loads(whole[8 : 8 + size]), whole[8 + size :]
     words = [
-        "F64",
-        "F32",
-        "F16",
-        "BF16",
-        "F8_E5M2",
-        "F8_E4M3",
-        "I64",
-        "U8",
-        "BOOL",
-        "C64",
-        "F4",
-        [2**40],
-        [0, 2**62],
-        [4, 1],
-        [[4]],
-        [0, 2**63],
-        [16, 0],
-        [0, 16],
-        {"facts": "[" * 5000},
-        {"facts": "9" * 5000},
-        {"facts": "[]"},
-        {"facts": "{}"},
-        {"facts": '{"state": NaN}'},
-        {"facts": "\ud800"},
-    ]
+        *("F64", "F32", "F16", "BF16", "F8_E5M2", "F8_E4M3", "I64", "U8", "BOOL", "C64", "F4"),
+        *([2**40], [0, 2**62], [4, 1], [[4]], [0, 2**63], [16, 0], [0, 16]),
+        *({"facts": text} for text in ("[" * 5000, "9" * 5000, "[]", "{}", '{"state": NaN}', "\ud800")),
+    ]  # fmt: skip
     feed(
         "checkpoint: headers",
         hostile(head, words).map(lambda given: packed(given, body)),
@@ -121,24 +95,13 @@ def test_heads(tmp_path: Path) -> None:
 def test_trees() -> None:
     """The tree of a state: other classes, missing arrays, wrong kinds, huge numbers."""
     words = [
-        {"array": "0"},
-        {"array": "1"},
-        {"array": "99"},
-        {"array": ["0"]},
-        {"dict": [[1, 2]]},
-        {"dict": [1]},
-        {"dict": [[[], 1]]},
-        {"tuple": []},
-        {"list": [1]},
-        {"list": 5},
-        {"set": []},
-        {"class": "MarketState"},
-        {"class": "Bank", "fields": {}},
+        *({"array": name} for name in ("0", "1", "99", ["0"])),
+        *({"dict": pairs} for pairs in ([[1, 2]], [1], [[[], 1]])),
+        *({"tuple": []}, {"list": [1]}, {"list": 5}, {"set": []}, {"fields": {}}),
+        *({"class": "MarketState"}, {"class": "Bank", "fields": {}}, {"class": ["a"], "fields": {}}),
         {"class": "GlobalModel", "fields": {"params": 1, "per_round": 1}},
         {"class": "Popen", "fields": {"args": "true"}},
-        {"class": ["a"], "fields": {}},
-        {"fields": {}},
-    ]
+    ]  # fmt: skip
 
     def check(drawn: tuple[str, Any]) -> None:
         like = STATES[drawn[0]]
