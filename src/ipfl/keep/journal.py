@@ -27,7 +27,7 @@ from ipfl.keep.carried_balances import (
     taking_accounts,
 )
 from ipfl.keep.checkpoint import Checkpoints, file_digest
-from ipfl.keep.file_names import CHECKPOINTS, MANIFEST_FILE, SUMMARY_FILE
+from ipfl.keep.file_names import CHECKPOINTS, MANIFEST_FILE, OFFER_FILE, SUMMARY_FILE
 from ipfl.keep.manifest import RoundFiles, write_manifest
 from ipfl.keep.run_audit import refuse_changed_files, verify_run
 from ipfl.keep.run_folder import RunFolder, RunOutput
@@ -39,7 +39,7 @@ from ipfl.market.market_rows import HasMarket, Transfer
 from ipfl.methods import method_reference
 from ipfl.play.callbacks import Callback
 from ipfl.results.result import Line
-from ipfl.system.files import remove, remove_folder
+from ipfl.system.files import remove, remove_folder, write_record
 from ipfl.system.plugins import remember_code
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Journal(Callback):
         remember_code([result.summary["model"], result.summary["config"]])
         folder.write_models(result.models, played.network)
         with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
-            folder.write_offer(played.method.offer(result.state, NEWCOMER))
+            write_record(folder.path / OFFER_FILE, played.method.offer(result.state, NEWCOMER))
         if keeps and result.history:
             write_predictors(folder.predictors, played.predictors())
         elif folder.predictors.exists():  # of fewer rounds, from before the run was resumed

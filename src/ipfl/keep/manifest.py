@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from ipfl.errors import InputError
 from ipfl.keep.checkpoint import file_digest
@@ -76,13 +75,6 @@ def read_manifest(folder: Path) -> Manifest | None:
         raise InputError(f"{MANIFEST_FILE}: {error}") from error
 
 
-class FileState(NamedTuple):
-    """What shows that a file was written again."""
-
-    modified: int
-    size: int
-
-
 class RoundFiles:
     """What rounds leave with clients and about them, in the run's folder.
 
@@ -92,7 +84,7 @@ class RoundFiles:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._known: dict[str, FileState] = {}
+        self._known: dict[str, tuple[int, int]] = {}
 
     def changed(self) -> dict[str, str]:
         """SHA-256 of every file that was written since the last call, by path.
@@ -100,7 +92,7 @@ class RoundFiles:
         They are on disk when this returns. A client that was late leaves its file after its round: it counts
         to the next one.
         """
-        seen = {path: _state(entry) for path, entry in _memory_files(self.folder)}
+        seen = self._written()
         changed = sorted(path for path, state in seen.items() if self._known.get(path) != state)
         self._known = seen
         _sync_with_folders(self.folder, changed)
@@ -108,8 +100,17 @@ class RoundFiles:
 
     def accept_until(self, round: int) -> None:
         """What rounds up to this one left is posted already."""
-        found = _memory_files(self.folder)
-        self._known = {path: _state(entry) for path, entry in found if _round_of(path) <= round}
+        self._known = {path: at for path, at in self._written().items() if _round_of(path) <= round}
+
+    def _written(self) -> dict[str, tuple[int, int]]:
+        """When files that rounds left with clients were written last, and their sizes, by path."""
+        found = {}
+        for name in MEMORIES:
+            for root, _, files in os.walk(self.folder / name):
+                for path in (f"{root}/{file}" for file in files if _version_of(file) is not None):
+                    about = os.stat(path)
+                    found[path[len(str(self.folder)) + 1 :]] = (about.st_mtime_ns, about.st_size)
+        return found
 
 
 def _sync_with_folders(folder: Path, paths: Iterable[str]) -> None:
@@ -117,28 +118,6 @@ def _sync_with_folders(folder: Path, paths: Iterable[str]) -> None:
     files = [folder / path for path in paths]
     around = {parent for file in files for parent in file.parents if parent.is_relative_to(folder)}
     sync_all([*files, *sorted(around)])
-
-
-def _state(entry: os.DirEntry[str]) -> FileState:
-    found = entry.stat()
-    return FileState(found.st_mtime_ns, found.st_size)
-
-
-def _memory_files(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Paths of the files that clients' rounds left."""
-    for name in MEMORIES:
-        for client in _entries(folder / name):
-            for entry in _entries(client) if client.is_dir() else ():
-                if _version_of(entry.name) is not None:
-                    yield f"{name}/{client.name}/{entry.name}", entry
-
-
-def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return list(found)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def _version_of(name: str) -> int | None:

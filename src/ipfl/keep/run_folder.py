@@ -22,7 +22,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from ipfl.core import Record, Vector
+from ipfl.core import Vector
 from ipfl.engines import ATTEMPTS_FILE
 from ipfl.errors import InputError
 from ipfl.keep.file_names import (
@@ -47,7 +47,6 @@ from ipfl.system.files import (
     remove_drafts,
     remove_folder,
     write_json,
-    write_record,
     write_text,
 )
 from ipfl.system.folder_lock import FolderLock
@@ -231,10 +230,6 @@ class RunFolder:
     def add_round(self, line: Mapping[str, Any]) -> None:
         """Appends one round to `metrics.jsonl`."""
         append(self.path / METRICS_FILE, line_text(line).encode())
-
-    def write_offer(self, offer: Record) -> None:
-        """Keeps what the server would send to a new client."""
-        write_record(self.path / OFFER_FILE, offer)
 
     def write_models(self, models: Mapping[str, Vector], network: Network) -> None:
         """Writes every server model with the tensor names and shapes of its module."""

@@ -17,7 +17,7 @@ from weakref import finalize
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import AdversaryConfig, RunConfig
 from ipfl.config.train_section import TrainConfig
-from ipfl.core import ClientId, Method
+from ipfl.core import Method
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local_engine import LocalEngine, local_engine
 from ipfl.errors import InputError
@@ -99,7 +99,7 @@ def run(
                 _memory("client-models" if journal is None else journal.folder.client_models),
                 _callbacks(config, journal, adversary, observer, reference),
                 reference=reference,
-                balances=_brought_balances(journal, task),
+                balances=None if journal is None else journal.balances(task.data.clients),
                 planned_rounds=None if begun is None else begun["rounds"],
             )
             loop.begin()
@@ -121,11 +121,6 @@ def _open_journal(
     from ipfl.keep.run_folder import RunOutput
 
     return Journal(out if isinstance(out, RunOutput) else RunOutput(out), method)
-
-
-def _brought_balances(journal: Journal | None, task: Task) -> Mapping[ClientId, int] | None:
-    """Tokens that clients bring along."""
-    return None if journal is None else journal.balances(task.data.clients)
 
 
 def _callbacks(
