@@ -9,14 +9,15 @@ anything else, or anything more, never reach the method; the client counts as if
 event says why.
 
 Whatever a client sends may be wrong on purpose. Before anything else looks at a reply, its form is checked:
-it is a record, its vectors are flat float32 arrays, its facts are plain values that are not nested deeply,
-and it is no larger than a valid reply to this ask can be (`check_form`). Then its content is compared with
-what the ask declares (`check_content`). Whatever goes wrong on the way, foreseen or not, is an
-`InvalidReplyError`, which the driver turns into an event about this client. It never ends a run.
+it is a record, its vectors are flat float32 arrays, its facts are plain values, and it is no larger than a
+valid reply to this ask can be (`check_form`). Then its content is compared with what the ask declares
+(`check_content`). Whatever goes wrong on the way, foreseen or not, is an `InvalidReplyError`, which the
+driver turns into an event about this client. It never ends a run.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,8 +45,6 @@ PRIVACY_BYTES = 80
 """What a client may say beside about its privacy, as JSON."""
 OPEN_FACT_BYTES = 2**16
 """A fact whose type has no limit of its own, as JSON, at most."""
-MAX_FACT_DEPTH = 8
-"""How deeply facts may be nested; those of our methods are lists of numbers at most."""
 MAX_REASON = 200
 """Characters of a reason that a client can influence."""
 
@@ -268,28 +267,7 @@ def _check_vector(name: Any, vector: Any) -> None:
 
 
 def _check_facts(facts: dict[Any, Any], most: int) -> None:
-    """Plain values only, not nested deeply, and not more text than expected; without recursion."""
-    size, waiting = 0, [(facts, 0)]
-    while waiting:
-        value, depth = waiting.pop()
-        if depth > MAX_FACT_DEPTH:
-            raise InvalidReplyError(f"its facts are nested more than {MAX_FACT_DEPTH} deep")
-        inner: list[Any] = []
-        if isinstance(value, dict):
-            if not all(isinstance(name, str) for name in value):
-                raise InvalidReplyError("a fact has a name that is not a text")
-            inner = list(value.values())
-            size += sum(len(name) + 4 for name in value)
-        elif isinstance(value, list | tuple):
-            inner = list(value)
-        elif isinstance(value, str):
-            size += len(value)
-        elif isinstance(value, int):
-            if value.bit_length() > 64:
-                raise InvalidReplyError("a fact has a number of more than 64 bits")
-        elif value is not None and not isinstance(value, float):
-            raise InvalidReplyError(f"a fact is of type {type(value).__name__}")
-        size += 2 + len(inner)
-        if size > most:
-            raise InvalidReplyError(f"its facts are longer than the {most} bytes that are expected at most")
-        waiting += [(one, depth + 1) for one in inner]
+    """Plain values only, such as JSON can hold, and no more text than expected; all else raises here."""
+    size = len(json.dumps(facts))
+    if size > most:
+        raise InvalidReplyError(f"its facts are longer than the {most} bytes that are expected at most")
