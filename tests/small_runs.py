@@ -31,13 +31,12 @@ def run_small(
     engine: EngineFactory | None = None,
     overwrite: bool = False,
     resume: bool = False,
-    checkpoint_every: int = 1,
     observer: Observer | None = None,
     reference: Result | None = None,
     **config: Any,
 ) -> Result:
     """`ipfl.run` in this process; all other keywords are those of a `RunConfig`."""
-    output = ipfl.RunOutput(out, overwrite, resume, checkpoint_every) if out is not None else None
+    output = ipfl.RunOutput(out, overwrite, resume) if out is not None else None
     return ipfl.run(
         task,
         ipfl.method(method) if isinstance(method, str) else method,

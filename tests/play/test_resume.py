@@ -107,17 +107,6 @@ def test_clients_that_left_stay_away_after_resuming(task, tmp_path):
     assert run_contents(out) == run_contents(tmp_path / "whole" / "run")
 
 
-def test_checkpoints_every_third_round(task, untouched, method, tmp_path):
-    out = tmp_path / "run"
-    place = lambda: die_at_call(RunStore, "commit_round", 5, after=True)  # noqa: E731
-    assert is_killed(task, method, out, place, checkpoint_every=3)
-    store = RunStore.open(out)
-    assert store.last_round() == 4
-    assert [path.name for path in (out / "checkpoint").iterdir()] == ["round-2.safetensors"]
-    run_six_rounds(task, method, out, resume=True, checkpoint_every=3)
-    assert run_contents(out)[0] == untouched[0]
-
-
 def test_resuming_a_finished_run_changes_nothing(task, untouched, method, tmp_path):
     out = tmp_path / "run"
     run_six_rounds(task, method, out)

@@ -1,8 +1,8 @@
 """What is kept of a run while it runs: the store with its ledger, checkpoints, and the files people read.
 
 A round counts once the store has committed it. Its checkpoint is on disk before that, so whatever moment the
-process dies at, the last committed checkpoint and all that led to it are there. Resuming starts from it;
-rounds after it are played again, and come out the same, because all randomness is a function of the round.
+process dies at, the last committed round and all that led to it are there. Resuming starts from it; the round
+after it is played again, and comes out the same, because all randomness is a function of the round.
 """
 
 from __future__ import annotations
@@ -52,17 +52,15 @@ class Journal(Callback):
     """The record of one run in one folder.
 
     Args:
-        output: Its folder and its store, and how often there is a checkpoint.
+        output: Its folder and its store.
         method: What is run.
 
     Raises:
         InputError: The folder holds a run already.
     """
 
-    keeps_rounds = True
-
     def __init__(self, output: RunOutput, method: Method[Any]):
-        self.folder, self.every = RunFolder(output), output.checkpoint_every
+        self.folder = RunFolder(output)
         self.is_resumed = output.resume
         self.name = self.folder.path.resolve().name
         self.checkpoints = Checkpoints(self.folder.checkpoints)
@@ -130,17 +128,20 @@ class Journal(Callback):
             **({} if self._carried is None else {"accounts": self._carried.record(clients)}),
         }
 
-    def round(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
+    def keep(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
         """Commits a round.
 
         Raises:
             StoreError: The store cannot be written: the round is not committed, and the run can be resumed.
         """
+        files, name = self._files.changed(), self.checkpoints.write(line["round"], loop.state)
+        files[f"{CHECKPOINTS}/{name}"] = file_digest(self.checkpoints.folder / name)
         try:
-            if self._commit(line, loop.state, last=loop.is_last_round):
-                loop.commit(line["round"])
+            self.store.commit_round(line["round"], line, name, files)
         except StoreError as error:
             raise StoreError(f"{error}{self.advice}") from error
+        self.checkpoints.keep_only(name)
+        self.folder.add_round(line)
 
     def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
         """Adds the newest hash of the store's chain to the summary; results of an earlier end go."""
@@ -168,7 +169,7 @@ class Journal(Callback):
     def _resume(
         self, header: Mapping[str, Any], opening: Sequence[Transfer], fresh: Any
     ) -> tuple[list[Line], Any]:
-        """What the last committed checkpoint says, with everything later taken back.
+        """What the last committed round left, with everything later taken back.
 
         Args:
             header: What the run would be begun with now; it must be what it was begun with, but for rounds
@@ -177,7 +178,7 @@ class Journal(Callback):
             fresh: The state before round 0, to compare with and to return if nothing was committed.
 
         Returns:
-            The lines of all rounds up to the checkpoint, and the state after them.
+            The lines of all committed rounds, and the state after them.
         """
         self.folder.lock()
         self.folder.refuse_links()
@@ -196,18 +197,18 @@ class Journal(Callback):
         if opening:
             self._store.commit_opening(opening)
         with self._store.snapshot() as reader:
-            posted = [one for one in reader.all_posted() if one.checkpoint is not None]
-        done, name, state = -1, None, fresh
+            last = reader.last()
         self.folder.tidy()
-        if not posted:
+        if last is None or last.round == OPENING:
             self.folder.clear()
-        else:
-            done, name = posted[-1].round, posted[-1].checkpoint
+        done = OPENING if last is None else last.round
         refuse_changed_files(self._store, self.folder.path, done)
-        if name is not None:
+        state = fresh
+        if last is not None and done != OPENING:
+            name = str(last.checkpoint)
             state = self.checkpoints.read(name, fresh)
             self.checkpoints.keep_only(name)
-        lines = [line for line in self._store.lines() if line["round"] <= done]
+        lines = list(self._store.lines())
         if len(lines) > header["rounds"]:
             raise InputError(
                 f"the run in {self.folder.path} has {len(lines)} rounds already, "
@@ -216,19 +217,6 @@ class Journal(Callback):
         self.folder.rewrite(lines)
         self._files.accept_until(done)
         return lines, state
-
-    def _commit(self, line: Mapping[str, Any], state: Any, *, last: bool) -> bool:
-        """Commits a round; returns whether there was a checkpoint with it."""
-        round = int(line["round"])
-        name, files = None, self._files.changed()
-        if last or (round + 1) % self.every == 0:
-            name = self.checkpoints.write(round, state)
-            files[f"{CHECKPOINTS}/{name}"] = file_digest(self.checkpoints.folder / name)
-        self.store.commit_round(round, line, name, files)
-        if name is not None:
-            self.checkpoints.keep_only(name)
-        self.folder.add_round(line)
-        return name is not None
 
     def write_results(self, result: Result, played: PlayedRun) -> None:
         """Writes the files of a finished run, and posts their hashes."""

@@ -178,7 +178,7 @@ def round_findings(digests: Mapping[str, str], posted: Posted, until: int) -> It
     Args:
         digests: SHA-256 of every file that is there.
         posted: What rounds posted.
-        until: The last round with a checkpoint. Later ones are played again if the run goes on.
+        until: The last round.
     """
     paths = {*digests} | _needed(posted, until)
     for path in sorted(path for path in paths if path.startswith(ROUND_FOLDERS)):

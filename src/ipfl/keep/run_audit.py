@@ -50,7 +50,7 @@ def refuse_changed_files(store: RunStore, folder: Path, done: int) -> None:
     Args:
         store: The run.
         folder: Its folder.
-        done: The last round with a checkpoint, −1 if there is none.
+        done: Its last round, −1 if there is none.
 
     Raises:
         InputError: What was changed.
@@ -147,8 +147,7 @@ class Audit:
             yield from self._manifest_findings(manifest, last, reader)
         is_whole = manifest is not None and manifest.round == played
         yield from _metrics_findings(metrics, reader, is_whole=is_whole)
-        checkpoints = (one.round for one in reader.all_posted() if one.checkpoint is not None)
-        yield from round_findings(digests, posted, max(checkpoints, default=OPENING))
+        yield from round_findings(digests, posted, played)
         if manifest is not None:
             for path, text in result_findings(digests, manifest):
                 if text is not None:

@@ -118,8 +118,6 @@ class RunOutput:
     resume: bool = False
     """Go on with the run that the folder holds; everything else must be as it was, but there may be more
     rounds. The result is the same to the last bit as without the interruption."""
-    checkpoint_every: int = 1
-    """Rounds between checkpoints, from which a run can be resumed."""
     signing_key: Path | None = None
     """File with the key that signs the ledger, made if it is missing; None: `signing.key` beside `path`."""
     accounts: str | None = None

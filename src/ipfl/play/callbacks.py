@@ -16,11 +16,11 @@ class Callback:
     Callbacks are called in the order in which they are given.
     """
 
-    keeps_rounds = False
-    """Whether `round` makes rounds outlive the process, and calls `RoundLoop.commit` for those that do."""
-
     def begin(self, loop: RoundLoop) -> None:
         """Before the first round that this process plays; a callback that keeps rounds restores them here."""
+
+    def keep(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
+        """Makes a round outlive the process, before anybody hears of it and clients forget older ones."""
 
     def round(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
         """After each whole round; `line` is what `metrics.jsonl` says of it."""

@@ -142,22 +142,14 @@ class RoundLoop:
             for callback in self.callbacks:
                 callback.close()
 
-    @property
-    def is_last_round(self) -> bool:
-        """Whether the newest round is the last one."""
-        return len(self.history) == self.config.rounds or self.is_stopped_early
-
     def _keep(self, line: Line) -> None:
         """Enters a round into the history, and tells all callbacks."""
         self.history.append(line)
-        keepers = [callback for callback in self.callbacks if callback.keeps_rounds]
-        for callback in keepers:
-            callback.round(self, line)
-        if not keepers:
-            self.commit(line["round"])
         for callback in self.callbacks:
-            if callback not in keepers:
-                callback.round(self, line)
+            callback.keep(self, line)
+        self.commit(line["round"])
+        for callback in self.callbacks:
+            callback.round(self, line)
 
     def commit(self, round: int) -> None:
         """This round will not be played again."""
