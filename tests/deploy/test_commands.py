@@ -125,18 +125,3 @@ def test_init_server_node_run_and_register(tmp_path: Path) -> None:
     assert node.wait(60) == 143
     assert server.wait(60) == 143
     assert not leftover_processes(tmp_path)
-
-
-def test_a_trial_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
-    """As soon as its server is being started: what stops a run later is in the test before."""
-    log = tmp_path / "log"
-    one_node = ("--nodes", "1", *ONE_CLIENT)
-    trial = ipfl("deploy", "try", *one_node, "--out", str(tmp_path / "out"), log=log)
-    wait_for("certificates, 1 keys", log, trial)
-    while not leftover_processes(tmp_path):
-        assert trial.poll() is None, log.read_text()
-        time.sleep(0.1)
-    trial.send_signal(signal.SIGINT)
-    assert trial.wait(60) == 130
-    assert log.read_text().splitlines()[-1] == "error: interrupted; everything was stopped"
-    assert not leftover_processes(tmp_path)

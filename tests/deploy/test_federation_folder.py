@@ -88,32 +88,10 @@ def test_a_folder_in_use_is_not_overwritten(folder: ServerFolder) -> None:
     assert folder.accounts_file.read_bytes() == before
 
 
-def test_a_server_without_a_host_name_is_for_this_machine_only(tmp_path: Path) -> None:
-    code, output = run("init", str(tmp_path / "site"), "--nodes", "1")
-    assert (code, "listen on 127.0.0.1 only" in output) == (0, True)
-    settings = ServerSettings.load(ServerFolder(tmp_path / "site").settings_file)
-    assert (settings.bind, settings.port, settings.run_port) == ("127.0.0.1", 9092, 9093)
-    assert settings == ServerSettings()
-    code, output = run("init", str(tmp_path / "open"), "--nodes", "1", "--host", "fl.example.org")
-    assert (code, "listen on all interfaces, port 9092: everybody who reaches it" in output) == (0, True)
-    assert ServerSettings.load(ServerFolder(tmp_path / "open").settings_file).bind == "0.0.0.0"
-
-
 def test_nodes_and_runs_have_different_ports(tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_text("port = 9093\n")
     with pytest.raises(InputError, match="port and run_port must differ"):
         ServerSettings.load(tmp_path / "server.toml")
-
-
-def test_init_prints_no_secret(tmp_path: Path) -> None:
-    code, output = run("init", str(tmp_path / "site"), "--nodes", "1", "--host", "10.0.0.1")
-    assert code == 0
-    assert "README.md" in output
-    key = (tmp_path / "site" / "nodes" / "0" / "key").read_text()
-    assert not any(line in output for line in key.splitlines())
-    code, output = run("init", str(tmp_path / "second"), "--host", "no host")
-    assert (code, (tmp_path / "second").exists()) == (2, False)
-    assert "'no host' is neither a host name nor an IP address" in output
 
 
 def test_accounts_are_added_and_get_new_keys_while_no_server_runs(tmp_path: Path) -> None:
@@ -198,31 +176,6 @@ def test_a_trial_has_as_many_clients_as_nodes(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("setting", ["adversary.share=0.5", "faults.dropout=0.1", "faults.broken=0.1"])
-def test_clients_that_fail_on_purpose_are_refused_before_anything_is_started(
-    tmp_path: Path, setting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(*arguments: object, **options: object) -> None:
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    refusal = f"error: {NEEDS_LOCAL_ENGINE}\n"
-    assert run("try", "--set", setting, "--out", str(tmp_path / "out")) == (2, refusal)
-    assert not (tmp_path / "out").exists()
-    site = create_folder(tmp_path / "site", nodes=1)
-    section, _, assignment = setting.partition(".")
-    site.config_file.write_text(f"[{section}]\n{assignment}\n")
-    assert run("run", str(site.root)) == (2, refusal)
-    assert not site.runs.exists()
-
-
-def test_a_broken_config_is_refused_before_anything_is_started(tmp_path: Path) -> None:
-    site = create_folder(tmp_path / "site", nodes=1)
-    site.config_file.write_text("round = 3\n")
-    code, output = run("run", str(site.root))
-    assert (code, output.startswith("error: "), "round" in output) == (2, True, True)
-
-
 def test_runs_are_numbered(tmp_path: Path) -> None:
     folder = ServerFolder(tmp_path)
     assert folder.next_run_folder() == tmp_path / "runs/run-1"
@@ -230,7 +183,52 @@ def test_runs_are_numbered(tmp_path: Path) -> None:
     assert folder.next_run_folder() == tmp_path / "runs/run-2"
 
 
-def test_accounts_have_the_fingerprints_of_the_key_files(folder: ServerFolder) -> None:
-    for account in Registry.load(folder.accounts_file).accounts:
-        public = folder.node_folder(account.client).public_key.read_bytes()
-        assert account.fingerprint == fingerprint(public)
+@pytest.mark.parametrize(
+    ("options", "bind", "said"),
+    [
+        ([], "127.0.0.1", "listen on 127.0.0.1 only"),
+        (["--host", "10.0.0.1"], "0.0.0.0", "listen on all interfaces, port 9092: everybody who reaches it"),
+    ],
+)
+def test_init_says_who_reaches_the_server_and_no_secret(
+    tmp_path: Path, options: list[str], bind: str, said: str
+) -> None:
+    code, output = run("init", str(tmp_path / "site"), "--nodes", "1", *options)
+    assert (code, said in output, "README.md" in output) == (0, True, True)
+    folder = ServerFolder(tmp_path / "site")
+    settings = ServerSettings.load(folder.settings_file)
+    assert settings == ServerSettings(bind=bind)
+    assert not any(line in output for line in folder.node_folder(0).private_key.read_text().splitlines())
+
+
+def test_init_refuses_what_is_no_host(tmp_path: Path) -> None:
+    code, output = run("init", str(tmp_path / "site"), "--host", "no host")
+    assert (code, (tmp_path / "site").exists()) == (2, False)
+    assert "'no host' is neither a host name nor an IP address" in output
+
+
+@pytest.mark.parametrize(
+    ("config", "refusal"),
+    [
+        ("[adversary]\nshare = 0.5\n", NEEDS_LOCAL_ENGINE),
+        ("[faults]\nbroken = 0.1\n", NEEDS_LOCAL_ENGINE),
+        ("round = 3\n", "unknown key 'round'"),
+    ],
+)
+def test_a_config_that_nodes_cannot_play_is_refused_before_anything_is_started(
+    tmp_path: Path, config: str, refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*arguments: object, **options: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    site = create_folder(tmp_path / "site", nodes=1)
+    site.config_file.write_text(config)
+    for arguments in (
+        ["run", str(site.root)],
+        ["try", "--config", str(site.config_file), "--out", str(tmp_path / "out")],
+    ):
+        code, output = run(*arguments)
+        assert (code, refusal in output) == (2, True), output
+    assert not site.runs.exists()
+    assert not (tmp_path / "out").exists()

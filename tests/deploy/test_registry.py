@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
@@ -89,13 +87,3 @@ def test_a_lookup_follows_changes_of_the_file(keys: list[str], tmp_path: Path) -
     assert [client_of(key.encode()) for key in keys[:2]] == [None, 3]
     path.write_text("half a fi")  # someone edits it: the last valid content counts
     assert client_of(keys[1].encode()) == 3
-
-
-def test_a_reader_never_sees_half_a_file(keys: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "accounts.json"
-    Registry().with_account(keys[0], 0).save(path)
-    before = path.stat().st_ino
-    Registry().with_account(keys[1], 0).save(path)
-    assert path.stat().st_ino != before  # replaced as a whole
-    assert os.listdir(tmp_path) == ["accounts.json"]
-    assert json.loads(path.read_text())["accounts"][0]["client"] == 0

@@ -18,7 +18,6 @@ from torch import nn
 
 from ipfl.client.runner import ClientFailedError
 from ipfl.config.run_config import EvaluateConfig
-from ipfl.config.train_section import TrainConfig
 from ipfl.core import EMPTY, Ask, Method, Record, Round
 from ipfl.core.replies import ReplyLimits, ReplySchema, Whole
 from ipfl.engines import mailbox
@@ -138,11 +137,6 @@ class TestWorkers:
             assert reply.params["m"].tolist() == (model + client).tolist(), "nor overwritten by a later phase"
             assert reply.facts == {"id": client, "said": [client]}
 
-    @pytest.mark.parametrize("workers", [0, 2])
-    def test_nobody_to_ask(self, task, workers):
-        with small_engine(task, Probe(), workers=workers) as engine:
-            assert engine.ask(ask_anything("echo", {}), 0) == {}
-
     @pytest.mark.parametrize("workers, kind", [(0, ValueError), (1, ClientFailedError)])
     def test_clients_cannot_write_into_the_server_s_model(self, task, workers, kind):
         model = np.zeros(3, np.float32)
@@ -230,11 +224,6 @@ class TestMemory:
             assert len(list(tmp_path.glob("ipfl-memory-*/*"))) == 6
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_given_folder_stays(self, task, tmp_path):
-        with small_engine(task, Probe(), workers=1, memory=tmp_path / "memory") as engine:
-            engine.ask(ask_anything("count", everyone()), 0)
-        assert len(list((tmp_path / "memory").iterdir())) == 6
-
     def test_an_engine_that_cannot_be_made_leaves_nothing(self, tmp_path, monkeypatch):
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         task = Task.from_clients([(np.ones((4, 2), np.float32), [0, 1, 0, 1])], model="cnn")
@@ -300,14 +289,6 @@ class TestLeaks:
             assert mp.active_children() == []
             assert self.open_files() == before
 
-    def test_after_a_failure_too(self, task):
-        small_engine(task, Probe(), workers=1).close()
-        before = self.open_files()
-        with small_engine(task, Probe(), workers=2) as engine, pytest.raises(ClientFailedError):
-            engine.ask(ask_anything("fail", everyone()), 0)
-        assert mp.active_children() == []
-        assert self.open_files() == before
-
     def test_a_worker_at_work_is_not_waited_for_and_says_nothing(self, task, capfd):
         """After Ctrl-C the engine is closed in the middle of a phase."""
         with small_engine(task, Probe(), workers=2) as engine:
@@ -359,13 +340,3 @@ class TestSize:
         with small_engine(task, Probe(), workers=2) as engine:
             engine.ask(ask_anything("echo", {c: Record(record.params, {"c": c}) for c in range(6)}), 0)
             assert {worker.inbox._end for worker in engine._workers} == {300}
-
-
-def test_settings_reach_the_clients(task):
-    start = Record({"global": task.network(0).read()})
-    found = []
-    for lr in (0.1, 0.01):
-        with small_engine(task, FedAvg(), train=TrainConfig(lr=lr), workers=1) as engine:
-            found.append(engine.ask(ask_anything("train", {0: start}), 0)[0].params["global"])
-    moved = [np.linalg.norm(one - start.params["global"]) for one in found]
-    assert moved[0] > 2 * moved[1] > 0

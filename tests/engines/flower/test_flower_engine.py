@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.error import Error
@@ -68,18 +67,6 @@ def headers(grid):
 
 
 class TestSameResults:
-    @pytest.mark.parametrize("nodes", [6, 2])
-    @pytest.mark.parametrize("name", [*COMPARED, "ipfl"])
-    def test_bit_for_bit(self, tmp_path, name, nodes):
-        settings, grid = config(name, unseen=1), Loopback()
-        join_nodes(grid, tmp_path, nodes)
-        local, flower = run(settings), run(settings, engine_factory(grid, settings))
-        assert without_bytes(flower.history) == without_bytes(local.history)
-        assert flower.evaluations == local.evaluations
-        assert {k: v.tobytes() for k, v in flower.models.items()} == {
-            k: v.tobytes() for k, v in local.models.items()
-        }
-
     def test_the_servers_own_holdouts_never_travel(self, grid):
         settings = config(server_samples=5)
         engine = engine_factory(grid, settings)(context_of(settings))
@@ -203,15 +190,6 @@ HOSTILE = {
 }
 """The same, on purpose."""
 
-FACTS = ("n", "hits", "global_hits", "bids", "loss", "cluster_0", "cluster_1")
-INVALID = {
-    "nothing": {},
-    "lists": {fact: [] for fact in FACTS},
-    "texts": dict.fromkeys(FACTS, "x"),
-    "zeros": dict.fromkeys(FACTS, 0),
-    "NaN": dict.fromkeys(FACTS, float("nan")),
-    "large": {fact: [2**63 - 1, -1] for fact in FACTS},
-}
 """Facts of replies that follow the protocol, but are not what the method asked for. The engine passes them
 on; the round loop finds them invalid."""
 
@@ -267,27 +245,6 @@ class TestFaults:
         replies = engine.ask(ask_anything("train", {0: model(engine), 1: model(engine)}), 0)
         assert list(replies) == [1]
         assert without_text(engine.events) == [("client_failed", 0)]
-
-    @pytest.mark.parametrize("name", COMPARED)
-    @pytest.mark.parametrize("fault", FAULTS)
-    def test_a_run_goes_on(self, grid, fault, name):
-        replies, kind = FAULTS[fault]
-        replace_replies(grid, 100, replies)
-        result = run(config(name), engine_factory(grid, config(name)))
-        assert result.summary["rounds"] == ROUNDS
-        assert all(np.isfinite(vector).all() for vector in result.models.values())
-        events = [event for line in result.history for event in without_text(line["events"])]
-        assert set(events) == {(kind, 0)}
-
-    @pytest.mark.parametrize("name", COMPARED)
-    @pytest.mark.parametrize("facts", INVALID)
-    def test_a_run_goes_on_after_an_invalid_reply(self, grid, facts, name):
-        replace_replies(grid, 100, lambda ask: reply_with(ask, facts=INVALID[facts]))
-        result = run(config(name), engine_factory(grid, config(name)))
-        assert result.summary["rounds"] == ROUNDS
-        assert all(np.isfinite(vector).all() for vector in result.models.values())
-        events = [event for line in result.history for event in without_text(line["events"])]
-        assert set(events) == {("invalid_reply", 0)}
 
     def test_a_client_that_raises(self, grid, engine):
         """The node answers with the error; the ask has no vector that the method wants."""

@@ -11,7 +11,6 @@ from ipfl.client.memory import ClientMemory
 from ipfl.core import EMPTY, Record
 from ipfl.engines.flower.messages import array_digest
 from ipfl.engines.flower.node_memory import (
-    MAX_CACHED_ASKS,
     ArrayCache,
     Attempts,
     CacheIndex,
@@ -132,17 +131,6 @@ def test_server_and_node_agree(tmp_path_factory, asks):
             found = ArrayCache(cache.folder).load([key])  # another process, with nothing in memory
             assert (key in index) == (key in found)
             assert key not in found or found[key].tobytes() == array.tobytes()
-
-
-def test_old_arrays_go(tmp_path):
-    cache = ArrayCache(tmp_path / "3")
-    cache.add_ask(arrays(1, 2))
-    for _ in range(MAX_CACHED_ASKS - 1):
-        cache.add_ask(arrays(2))
-    assert set(cache.load(arrays(1, 2))) == set(arrays(1, 2))
-    cache.add_ask(arrays(3))
-    assert set(cache.load(arrays(1, 2, 3))) == set(arrays(2, 3))
-    assert len(list(cache.folder.iterdir())) == 3  # two arrays and the index
 
 
 def damage(path):
