@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from ipfl.cli import app
 from ipfl.errors import InputError
 from ipfl.keep.run_folder import holds_run
 from ipfl.results.finished import FinishedRun
-from ipfl.study.comparison_folder import ASIDE, ComparisonFolder
-from ipfl.system import files, folder_lock, plugins
+from ipfl.system import folder_lock, plugins
 from ipfl.system.folder_lock import FolderLock, is_locked
 
 SMALL_RUN = [
@@ -220,62 +218,3 @@ class TestTrust:
         assert ipfl.load("own").model("global") is not None
         with pytest.raises(InputError, match="os:system"):
             plugins.refuse_code({"method": {"name": "os:system"}}, foreign)
-
-
-class TestOverwrittenComparison:
-    """`ipfl compare --overwrite`: the earlier comparison is there until a run of the new one has begun."""
-
-    @pytest.fixture
-    def old(self, tmp_path):
-        done = command("compare", "--methods", "fedavg", *SMALL_RUN, "--out", tmp_path / "out")
-        assert done.exit_code == 0, done.output
-        return tmp_path / "out"
-
-    @staticmethod
-    def contents(folder):
-        return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-    def test_it_is_replaced(self, old):
-        done = command("compare", "--methods", "local", *SMALL_RUN, "--out", old, "--overwrite")
-        assert done.exit_code == 0, done.output
-        assert sorted(p.name for p in old.iterdir() if p.is_dir()) == ["fedavg", "local"]  # the reference too
-        assert not (old / ASIDE).exists()
-
-    def test_it_is_put_back_if_no_run_can_begin(self, old):
-        before = self.contents(old)
-        refused = ["--set", "aggregate.min_providers=2", "--set", "train.per_round=1"]
-        done = command("compare", "--methods", "fedavg", *SMALL_RUN, *refused, "--out", old, "--overwrite")
-        assert done.exit_code != 0
-        assert self.contents(old) == before
-
-    def test_killed_at_every_operation(self, old, tmp_path, monkeypatch):
-        """While it is set aside, and while it is put back: all is where it was."""
-        before, counted = self.contents(old), []
-
-        class Dead(BaseException):
-            pass
-
-        def play(folder, die_at):
-            counted.clear()
-
-            def operation(kind, path):
-                counted.append(kind)
-                if len(counted) == die_at:
-                    raise Dead
-
-            with monkeypatch.context() as patch:
-                patch.setattr(files, "before_operation", operation)
-                place = ComparisonFolder(folder)
-                place.prepare(overwrite=True)
-                assert not place.settle()
-
-        copy = tmp_path / "copy"
-        shutil.copytree(old, copy)
-        play(copy, 0)
-        assert self.contents(copy) == before
-        for die_at in range(1, len(counted) + 1):
-            with pytest.raises(Dead):
-                play(copy, die_at)
-            ComparisonFolder(copy).settle()
-            assert self.contents(copy) == before, die_at
-        assert len(counted) >= 10

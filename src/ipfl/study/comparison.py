@@ -25,10 +25,11 @@ from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, PLAN_FILE
 from ipfl.keep.run_folder import check_folder_path
 from ipfl.methods import REFERENCE, check_clusters, check_parts
+from ipfl.play.setup import trainings_per_round
 from ipfl.results.finished import FinishedRun
 from ipfl.results.frames import comparison_frame
 from ipfl.results.result import Result
-from ipfl.study.comparison_folder import ComparisonFolder
+from ipfl.study.comparison_folder import clear_folder, locked_folder
 from ipfl.study.method_labels import Methods, folder_names, label_methods, suitable_methods
 from ipfl.study.run_list import MakeObserver, RunList
 from ipfl.study.run_pool import MakePool, local_pool
@@ -159,10 +160,6 @@ class Comparison:
             lines.append(f"  {label:<24}{shown}")
         return "\n".join(lines)
 
-    def save(self, folder: Path) -> None:
-        """Writes `compare.json`."""
-        write_json(folder / COMPARISON_FILE, self.summary())
-
 
 def _check_task(task: Task, methods: Iterable[Method[Any]], config: RunConfig, seed: int) -> None:
     """Finds what would stop a run of one of these methods on a task."""
@@ -170,6 +167,7 @@ def _check_task(task: Task, methods: Iterable[Method[Any]], config: RunConfig, s
     for method in methods:
         check_clusters(method, len(task.data.clients))
         check_parts(method, network)
+        trainings_per_round(method, config, len(task.data.clients))
     config.train.check_quorum(len(task.data.clients))
 
 
@@ -210,16 +208,15 @@ def compare(
         raise InputError("a comparison that is resumed needs a folder (out)")
     entries = {label: MethodRuns(*row) for label, row in built.items()}
     with ExitStack() as stack:
-        place = None if out is None else stack.enter_context(ComparisonFolder(check_folder_path(Path(out))))
-        if place is not None:
-            place.settle()
+        folder = None if out is None else check_folder_path(Path(out))
+        if folder is not None:
+            stack.enter_context(locked_folder(folder))
             if not resume:
-                place.prepare(overwrite=overwrite)
+                clear_folder(folder, overwrite=overwrite)
                 plan = None
                 if isinstance(config, Config) and task is None and _are_all_names(methods, reference):
                     plan = ComparisonPlan(config, list(built), list(chosen_seeds), reference_label)
-                _write_plan(place.path, plan)
-        folder = None if place is None else place.path
+                _write_plan(folder, plan)
         runs = _list_runs(config, entries, reference_label, chosen_seeds, folder, resume=resume)
         comparison = Comparison(config, chosen_seeds, entries, reference_label, out=folder)
         played = RunList(runs, partial(_enter, comparison, tasks), make_observer=make_observer)
@@ -227,8 +224,8 @@ def compare(
         for entry in entries.values():
             entry.sort(chosen_seeds)
         comparison = replace(comparison, interrupted=interrupted)
-        if place is not None and place.settle():
-            comparison.save(place.path)
+        if folder is not None:
+            write_json(folder / COMPARISON_FILE, comparison.summary())
     return comparison
 
 
