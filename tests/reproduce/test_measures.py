@@ -6,7 +6,7 @@ import pytest
 from tests.reproduce.small_experiment import record
 
 from ipfl.reproduce.measures import MEASURES, matched_clusters
-from ipfl.reproduce.results_file import ColumnRecord, ExperimentRecord, compact_json
+from ipfl.reproduce.results_file import compact_json
 from ipfl.study.statistics import interval, sample_spread, standing
 
 
@@ -54,33 +54,6 @@ def test_costs_are_per_round_and_client():
     assert value("round_time", record(), record("r", rounds=8)) == pytest.approx(2.0)
     assert value("there", record(left=1)) == pytest.approx(50)
     assert value("there", record(), record()) is None, "nobody can leave the reference"
-
-
-def test_only_seeds_that_all_methods_have_are_compared():
-    def column(**seeds):
-        runs = {
-            label: {seed: record(f"{label}{seed}", seed=seed) for seed in of} for label, of in seeds.items()
-        }
-        return ColumnRecord(config={}, runs=runs)
-
-    # Ctrl-C came in seed 2 of the first column, before `b`, and in seed 0 of the second.
-    columns = {"10:90": column(a=[0, 1, 2], b=[0, 1]), "30:70": column(a=[0], b=[])}
-    found = ExperimentRecord(
-        name="tiny",
-        scale="smoke",
-        machine={},
-        reference="b",
-        ours=["a"],
-        seeds=[0, 1, 2],
-        tuning=None,
-        columns=columns,
-    ).with_shared_seeds()
-    assert found.seeds == [0, 1]
-    assert {label: list(of) for label, of in found.columns["10:90"].runs.items()} == {
-        "a": [0, 1],
-        "b": [0, 1],
-    }
-    assert list(found.columns) == ["10:90"]
 
 
 def test_spread_is_that_of_a_sample():

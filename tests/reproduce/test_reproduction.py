@@ -102,6 +102,22 @@ def test_some_methods_can_be_played_again(tiny, tmp_path, monkeypatch):
     assert last["fedavg"][0].personalized == runs["fedavg"][0].personalized
 
 
+def test_seeds_that_a_method_lacks_wait_for_it(tiny, tmp_path):
+    """Half of the second seed is played first: the table has it when the other half is there."""
+
+    def written(*arguments):
+        run(tmp_path, "tiny", "--scale", "smoke", *arguments)
+        found = read_experiment_record(tmp_path / "results", "tiny", "smoke")
+        return found.seeds, {label: list(of) for label, of in found.columns["10:90"].runs.items()}
+
+    written("--seeds", "0")
+    assert written("--seeds", "2", "--methods", "ditto") == ([0], {"ditto": [0], "fedavg": [0]})
+    first = run_folders(tmp_path)
+    assert written("--seeds", "2") == ([0, 1], {"ditto": [0, 1], "fedavg": [0, 1]})
+    again = run_folders(tmp_path)
+    assert {key: again[key] for key in first} == first, "nothing is played twice"
+
+
 def test_a_run_of_this_code_counts_more_than_one_of_another(monkeypatch):
     monkeypatch.setattr(records, "is_this_code", lambda one: one.seed == 1)
     old, new = record(seed=0), record(seed=1)

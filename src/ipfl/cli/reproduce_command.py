@@ -201,11 +201,11 @@ def tables(
 def _print_tables(names: list[str], scale: str, out: Path) -> None:
     from ipfl.reproduce.experiments import read_experiment
     from ipfl.reproduce.paper_tables import terminal_tables
-    from ipfl.reproduce.results_file import read_compared
+    from ipfl.reproduce.results_file import read_experiment_record
 
     console = stdout_console()
     for name in names:
-        record = read_compared(out, name, scale)
+        record = read_experiment_record(out, name, scale)
         if record is not None:
             for table in terminal_tables(read_experiment(name), record):
                 console.print()

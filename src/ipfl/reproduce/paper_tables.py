@@ -14,7 +14,7 @@ from ipfl.report.result_tables import plain_table
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names, read_common, read_experiment
 from ipfl.reproduce.measures import MEASURES
 from ipfl.reproduce.pictures import picture_name, pictures, save_pictures
-from ipfl.reproduce.results_file import ColumnRecord, ExperimentRecord, read_compared
+from ipfl.reproduce.results_file import ColumnRecord, ExperimentRecord, read_experiment_record
 from ipfl.study.statistics import Standing, Values, sample_spread, standing
 from ipfl.system.files import write_text
 
@@ -241,7 +241,7 @@ def overview(records: Mapping[str, ExperimentRecord]) -> tuple[list[str], list[l
 
 def _read_records(results: Path, scale: Scale) -> dict[str, ExperimentRecord]:
     """The results of all experiments that have any."""
-    found = {name: read_compared(results, name, scale) for name in experiment_names()}
+    found = {name: read_experiment_record(results, name, scale) for name in experiment_names()}
     return {name: record for name, record in found.items() if record is not None}
 
 

@@ -242,19 +242,22 @@ def reproduce(
 def _collect(
     one: _Planned, scale: Scale, records: Mapping[str, RunRecord], failed: Mapping[str, str]
 ) -> ExperimentRecord:
-    """The numbers of an experiment."""
-    columns, failures, seeds = {}, [], set()
+    """The numbers of an experiment: in every column the seeds that all its methods have."""
+    columns, failures, seeds = {}, [], set[int]()
     for name, planned in one.columns.items():
         runs: dict[str, dict[int, RunRecord]] = {label: {} for label in one.experiment.labels}
         for (label, seed), run in planned.items():
             if run.key in records:
                 runs[label][seed] = records[run.key]
-                seeds.add(seed)
             elif run.key in failed:
                 failures.append(f"{name} {label}, seed {seed}: {failed[run.key]}".strip())
         shared = next(iter(planned.values())).config.model_dump(mode="json")
         del shared["seed"], shared["method"]
-        columns[name] = ColumnRecord(config=shared, runs={label: of for label, of in runs.items() if of})
+        runs = {label: of for label, of in runs.items() if of}
+        if common := set.intersection(*map(set, runs.values())) if runs else None:
+            compared = {label: {seed: of[seed] for seed in sorted(common)} for label, of in runs.items()}
+            columns[name] = ColumnRecord(config=shared, runs=compared)
+            seeds |= common
     return ExperimentRecord(
         name=one.experiment.name,
         scale=scale,

@@ -114,13 +114,7 @@ class ColumnRecord(BaseModel):
 
     config: dict[str, Any]
     runs: dict[str, dict[int, RunRecord]]
-    """By the label of the method, then by seed."""
-
-    def with_shared_seeds(self) -> ColumnRecord:
-        """Without the seeds that some of the methods lack, as after Ctrl-C."""
-        shared = set.intersection(*map(set, self.runs.values())) if self.runs else set()
-        runs = {label: {seed: of[seed] for seed in sorted(shared)} for label, of in self.runs.items()}
-        return self.model_copy(update={"runs": runs if shared else {}})
+    """By the label of the method, then by seed; all methods have the same seeds."""
 
 
 class ExperimentRecord(BaseModel):
@@ -148,13 +142,6 @@ class ExperimentRecord(BaseModel):
             for seeds in column.runs.values()
             for run in seeds.values()
         }
-
-    def with_shared_seeds(self) -> ExperimentRecord:
-        """The part that is compared: in every column the seeds that all its methods have."""
-        found = {name: column.with_shared_seeds() for name, column in self.columns.items()}
-        columns = {name: column for name, column in found.items() if column.runs}
-        seeds = {seed for column in columns.values() for of in column.runs.values() for seed in of}
-        return self.model_copy(update={"columns": columns, "seeds": sorted(seeds)})
 
     @property
     def commits(self) -> list[str]:
@@ -186,13 +173,6 @@ def read_experiment_record(folder: Path, name: str, scale: str) -> ExperimentRec
         return None if found is None else ExperimentRecord.model_validate(found)
     except ValidationError as error:
         raise InputError(f"{path} is not the result of an experiment: {one_line(error, None)}") from error
-
-
-def read_compared(folder: Path, name: str, scale: str) -> ExperimentRecord | None:
-    """The numbers of an experiment with the seeds that its methods share; None if there are none."""
-    record = read_experiment_record(folder, name, scale)
-    shared = None if record is None else record.with_shared_seeds()
-    return shared if shared is not None and shared.columns else None
 
 
 def seeds_by_scale(folder: Path, name: str) -> dict[str, list[int]]:
