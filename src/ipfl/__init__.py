@@ -14,33 +14,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ipfl.api import Interrupted, compare, run
-    from ipfl.config.run_config import (
-        AdversaryConfig,
-        ClientsConfig,
-        EvaluateConfig,
-        FaultsConfig,
-        RunConfig,
-        StrategyConfig,
-    )
-    from ipfl.config.sections import AggregateConfig
-    from ipfl.config.task_section import TaskConfig
-    from ipfl.config.train_section import PrivacyConfig, TrainConfig
-    from ipfl.config.whole_config import Config
-    from ipfl.core import Method
-    from ipfl.data import Dataset
-    from ipfl.data.own.own_clients import from_clients
-    from ipfl.engines.local_engine import local_engine
-    from ipfl.errors import InputError, NotSupportedError
-    from ipfl.keep.run_folder import RunOutput
-    from ipfl.methods import method
-    from ipfl.results.client_model import ClientModel
-    from ipfl.results.finished import load
-    from ipfl.results.model_files import export_model
-    from ipfl.results.result import Observer, Result
-    from ipfl.study.comparison import Comparison
-    from ipfl.study.ray_runs import ray_pool
-    from ipfl.training.task import Task
+    from ipfl.api import Interrupted as Interrupted
+    from ipfl.api import compare as compare
+    from ipfl.api import run as run
+    from ipfl.config.run_config import AdversaryConfig as AdversaryConfig
+    from ipfl.config.run_config import ClientsConfig as ClientsConfig
+    from ipfl.config.run_config import EvaluateConfig as EvaluateConfig
+    from ipfl.config.run_config import FaultsConfig as FaultsConfig
+    from ipfl.config.run_config import RunConfig as RunConfig
+    from ipfl.config.run_config import StrategyConfig as StrategyConfig
+    from ipfl.config.sections import AggregateConfig as AggregateConfig
+    from ipfl.config.task_section import TaskConfig as TaskConfig
+    from ipfl.config.train_section import PrivacyConfig as PrivacyConfig
+    from ipfl.config.train_section import TrainConfig as TrainConfig
+    from ipfl.config.whole_config import Config as Config
+    from ipfl.core import Method as Method
+    from ipfl.data import Dataset as Dataset
+    from ipfl.data.own.own_clients import from_clients as from_clients
+    from ipfl.engines.local_engine import local_engine as local_engine
+    from ipfl.errors import InputError as InputError
+    from ipfl.errors import NotSupportedError as NotSupportedError
+    from ipfl.keep.run_folder import RunOutput as RunOutput
+    from ipfl.methods import method as method
+    from ipfl.results.client_model import ClientModel as ClientModel
+    from ipfl.results.finished import load as load
+    from ipfl.results.model_files import export_model as export_model
+    from ipfl.results.result import Observer as Observer
+    from ipfl.results.result import Result as Result
+    from ipfl.study.comparison import Comparison as Comparison
+    from ipfl.study.ray_runs import ray_pool as ray_pool
+    from ipfl.training.task import Task as Task
 
 __version__ = "0.1.0"
 
@@ -78,39 +81,8 @@ _HOME = {
 }
 """Name → module that defines it."""
 
-__all__ = [
-    "AdversaryConfig",
-    "AggregateConfig",
-    "ClientModel",
-    "ClientsConfig",
-    "Comparison",
-    "Config",
-    "Dataset",
-    "EvaluateConfig",
-    "FaultsConfig",
-    "InputError",
-    "Interrupted",
-    "Method",
-    "NotSupportedError",
-    "Observer",
-    "PrivacyConfig",
-    "Result",
-    "RunConfig",
-    "RunOutput",
-    "StrategyConfig",
-    "Task",
-    "TaskConfig",
-    "TrainConfig",
-    "__version__",
-    "compare",
-    "export_model",
-    "from_clients",
-    "load",
-    "local_engine",
-    "method",
-    "ray_pool",
-    "run",
-]
+# Type checkers and editors do not read this: what they may offer is imported above under its own name.
+__all__ = sorted(["__version__", *_HOME])
 
 
 def __getattr__(name: str) -> Any:
@@ -122,4 +94,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__
