@@ -3,9 +3,6 @@
 Random bytes rarely get past the first check of a format, so most inputs are valid ones with a few edits:
 bytes changed, tokens put in, pieces cut; or a tree with a hostile value somewhere in it. A reader may make
 something of an input or raise InputError with one line; anything else is a fault, and so is a gigabyte.
-
-How many inputs each test feeds is in `INPUTS`; `feed` runs that many and fails if hypothesis gave it fewer,
-and `test_counts.py` adds them up: more than 10,000. They are the same in every run (derandomized).
 """
 
 from __future__ import annotations
@@ -23,28 +20,6 @@ from hypothesis import strategies as st
 
 from ipfl.errors import InputError
 
-INPUTS = {
-    "config: edited TOML": 700,
-    "config: trees": 800,
-    "config: --set": 1000,
-    "config: methods": 700,
-    "config: tasks": 250,
-    "config: command line": 150,
-    "checkpoint: random bytes": 200,
-    "checkpoint: edited files": 700,
-    "checkpoint: headers": 400,
-    "checkpoint: trees": 1200,
-    "data: edited .npz": 600,
-    "data: arrays in .npz": 800,
-    "data: headers in .npz": 500,
-    "data: own clients": 500,
-    "run folder: summaries": 400,
-    "run folder: offers": 250,
-    "store: edited files": 150,
-    "store: hostile rows": 120,
-}
-"""Name of a test's inputs → how many of them."""
-
 MAX_GROWTH_BYTES = 2**30
 """Bytes by which this process may grow while it is fed. Asking for more fails, and is no clean error."""
 
@@ -61,12 +36,12 @@ def little_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (before, hard))
 
 
-def feed(name: str, inputs: st.SearchStrategy[Any], check: Callable[[Any], object]) -> None:
-    """Checks as many inputs as `INPUTS` says."""
+def feed(count: int, inputs: st.SearchStrategy[Any], check: Callable[[Any], object]) -> None:
+    """Checks so many inputs, the same ones in every run."""
     fed = 0
 
     @settings(
-        max_examples=INPUTS[name],
+        max_examples=count,
         deadline=None,
         derandomize=True,
         database=None,
@@ -80,7 +55,7 @@ def feed(name: str, inputs: st.SearchStrategy[Any], check: Callable[[Any], objec
 
     with little_memory():
         one()
-    assert fed >= INPUTS[name], f"only {fed} inputs: the strategy has no more"
+    assert fed >= count, f"only {fed} inputs: the strategy has no more"
 
 
 def clean(read: Callable[[], Any]) -> Any:

@@ -55,7 +55,7 @@ def test_summaries(finished: Path) -> None:
         personalized(finished)
 
     feed(
-        "run folder: summaries",
+        400,
         hostile(SUMMARY, words) | st.sampled_from(["[" * 5000, "", "9" * 5000]),
         check,
     )
@@ -76,7 +76,7 @@ def test_offers(finished: Path) -> None:
         personalized(finished)
 
     feed(
-        "run folder: offers",
+        250,
         hostile(facts, [[0], [5], [0.5]]).map(packed) | edited([content], [b"F64", b"I32"]),
         check,
     )
