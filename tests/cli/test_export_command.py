@@ -39,7 +39,7 @@ def points():
 
 class TestExport:
     def test_a_clients_model_in_a_plain_network(self, finished, points, tmp_path):
-        done = command("export", finished, "--client", "2", "--out", tmp_path / "mine.safetensors")
+        done = command("export", finished, "2", "--out", tmp_path / "mine.safetensors")
         assert (done.exit_code, done.stdout) == (0, f"client 2: {tmp_path / 'mine.safetensors'}\n")
         plain = CNN((8, 8, 1), 10).eval()
         plain.load_state_dict(load_file(tmp_path / "mine.safetensors"))
@@ -48,12 +48,13 @@ class TestExport:
         np.testing.assert_array_equal(scores.argmax(1).numpy(), ipfl.load(finished).predict(2, points.x))
 
     def test_all_clients_and_a_cluster(self, finished):
-        done = command("export", finished, "--all", "--model", "cluster_1")
-        assert done.exit_code == 0, done.output
+        for which in ([], ["cluster_1"]):
+            done = command("export", finished, *which)
+            assert done.exit_code == 0, done.output
         names = {path.name for path in (finished / "export").iterdir()}
         assert names == {*(f"client-{i}.safetensors" for i in range(4)), "cluster_1.safetensors"}
-        assert "--overwrite" in refused("export", finished, "--client", "0")
-        assert command("export", finished, "--client", "0", "--overwrite").exit_code == 0
+        assert "--overwrite" in refused("export", finished, "0")
+        assert command("export", finished, "0", "--overwrite").exit_code == 0
         verified = command("ledger", "verify", finished)
         assert verified.exit_code == 0, "what was exported is no change of the run: " + verified.output
 
@@ -64,14 +65,14 @@ class TestExport:
             model=lambda shape, classes: nn.Linear(*shape, classes),
         )
         run_small(task, "fedavg", tmp_path / "run", rounds=1)
-        says = refused("export", tmp_path / "run", "--model", "global")
+        says = refused("export", tmp_path / "run", "global")
         assert says.endswith("a function that cannot be imported: name it with --network module:callable\n")
         (tmp_path / "found_now.py").write_text(
             "from torch import nn\ndef network(shape, classes): return nn.Linear(*shape, classes)\n"
         )
         monkeypatch.chdir(tmp_path)
-        for which in (["--model", "global"], ["--client", 1]):
-            done = command("export", "run", *which, "--network", "found_now:network", "--out", "models")
+        for which in ("global", 1):
+            done = command("export", "run", which, "--network", "found_now:network", "--out", "models")
             assert done.exit_code == 0, done.output
         assert set(load_file("models/client-1.safetensors")) == {"weight", "bias"}
 
@@ -102,11 +103,10 @@ class TestExport:
     @pytest.mark.parametrize(
         "arguments, says",
         [
-            ([], "say which models: --client 3, --all or --model cluster_0"),
-            (["--client", "9"], "there is no client 9; there are 0 to 3"),
-            (["--model", "cluster_7"], "unknown model 'cluster_7'"),
-            (["--client", "1", "--format", "pickle"], "pickle"),
-            (["--all", "--out", "summary.json"], "is a file, not a folder for 4 models"),
+            (["9"], "there is no client 9; there are 0 to 3"),
+            (["cluster_7"], "unknown model 'cluster_7'"),
+            (["1", "--format", "pickle"], "pickle"),
+            (["--out", "summary.json"], "is a file, not a folder for 4 models"),
         ],
     )
     def test_refused(self, finished, monkeypatch, arguments, says):
@@ -114,11 +114,11 @@ class TestExport:
         assert says in refused("export", ".", *arguments)
 
     def test_no_run(self, tmp_path):
-        assert "holds no finished run" in refused("export", tmp_path, "--all")
+        assert "holds no finished run" in refused("export", tmp_path)
 
     def test_without_the_extra(self, finished, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        assert 'pip install "ipfl[onnx]"' in refused("export", finished, "--client", "1", "--format", "onnx")
+        assert 'pip install "ipfl[onnx]"' in refused("export", finished, "1", "--format", "onnx")
 
     def test_a_network_that_a_format_cannot_hold(self, tmp_path):
         from ipfl.errors import InputError

@@ -146,6 +146,6 @@ class TestShow:
 
 class TestExport:
     def test_a_client_by_its_name(self, place, tmp_path):
-        done = ipfl("export", place / "named", "--client", "south", "--model", "global", "--out", tmp_path)
+        done = ipfl("export", place / "named", "south", "global", "--out", tmp_path)
         assert done.stdout.splitlines()[0] == f"client south: {tmp_path / 'client-1.safetensors'}"
-        assert "did you mean 'south'?" in refused("export", place / "named", "--client", "sout")
+        assert "did you mean 'south'?" in refused("export", place / "named", "sout")

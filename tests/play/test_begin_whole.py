@@ -194,7 +194,7 @@ class TestTrust:
     def test_resume_and_personalize(self, foreign, tmp_path):
         np.savez("mine.npz", x=np.zeros((3, 8, 8, 1), np.float32), y=np.arange(3))
         personalize = ["personalize", foreign, "--data", "mine.npz", "--out", "mine.safetensors"]
-        export = ["export", foreign, "--model", "global"]
+        export = ["export", foreign, "global"]
         for refused in (["run", "--resume", foreign, "-q"], personalize, export):
             done = command(*refused)
             assert (done.exit_code, "use --trust" in done.output) == (2, True), done.output

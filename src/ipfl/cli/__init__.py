@@ -85,9 +85,9 @@ app.command(
 app.command(
     "export",
     epilog=_help_examples(
-        "ipfl export runs/mine --client 3",
-        "ipfl export runs/mine --all --format onnx --out models",
-        "ipfl export runs/mine --model cluster_0 --out cluster_0.safetensors",
+        "ipfl export runs/mine 3",
+        "ipfl export runs/mine --format onnx --out models",
+        "ipfl export runs/mine cluster_0 --out cluster_0.safetensors",
     ),
 )(export_models)
 app.command(

@@ -23,17 +23,12 @@ if TYPE_CHECKING:
 
 def export_models(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
-    clients: Annotated[
+    which: Annotated[
         list[str] | None,
-        typer.Option(
-            "--client", metavar="I", help="The model of this client: its id, or its name. Repeatable."
-        ),
-    ] = None,
-    everyone: Annotated[bool, typer.Option("--all", help="The models of all clients.")] = False,
-    models: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", metavar="NAME", help="A model of the server, such as cluster_0 or global. Repeatable."
+        typer.Argument(
+            metavar="[WHICH…]",
+            help="A client's id or name, or a model of the server, such as cluster_0 or global; "
+            "default: all clients.",
         ),
     ] = None,
     format_name: Annotated[
@@ -54,32 +49,33 @@ def export_models(
     points as they were given to the run and returns class scores; onnx needs the extra `onnx`.
     Transfers of tokens: ipfl ledger export.
     """
-    from ipfl.core.client_names import find_client
     from ipfl.results.finished import load
     from ipfl.results.model_files import check_format, export_model
 
-    if not (clients or everyone or models):
-        raise InputError("say which models: --client 3, --all or --model cluster_0")
     chosen = check_format(format_name)
     result = load(run, model=network, trust=trust)
-    names = result.client_names
-    chosen_clients = [find_client(text, names) for text in clients or []]
-    wanted = _wanted(result, chosen_clients, everyone, models or [])
-    paths = _paths(wanted, out, run, chosen)
+    paths = _paths(_wanted(result, which or []), out, run, chosen)
     for path in paths.values():
         if path.exists() and not overwrite:
             raise InputError(f"{path} exists already; choose another --out or pass --overwrite")
-    for which, path in paths.items():
+    for model, path in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        export_model(result.model(which), path, chosen)
-        typer.echo(f"{_title(which, names)}: {path}")
+        export_model(result.model(model), path, chosen)
+        typer.echo(f"{_title(model, result.client_names)}: {path}")
 
 
-def _wanted(result: Result, clients: list[int], everyone: bool, models: list[str]) -> list[int | str]:
-    """Ids of clients, then names of server models, each once."""
+def _wanted(result: Result, names: list[str]) -> list[int | str]:
+    """Ids of clients and names of server models, each once; all clients if none is named."""
     assert result.source is not None
-    known = result.source.clients if everyone else tuple(clients)
-    return list(dict.fromkeys([*known, *models]))
+    if not names:
+        return list(result.source.clients)
+
+    def meant(name: str) -> int | str:
+        if name in result.models:
+            return name
+        return result.client_ids.get(name, int(name) if name.isdecimal() else name)
+
+    return list(dict.fromkeys(map(meant, names)))
 
 
 def _paths(
