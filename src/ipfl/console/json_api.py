@@ -38,7 +38,6 @@ from ipfl.console.console import (
     ForOperator,
     Run,
 )
-from ipfl.market.market_rows import TransferKind
 
 MAX_COMPARED = 12
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -54,7 +53,6 @@ Offset = Annotated[int, Query(ge=0, le=MAX_NUMBER)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 RoundNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
 RoundQuery = Annotated[int | None, Query(ge=-1, le=MAX_NUMBER)]
-WholeQuery = Annotated[int | None, Query(ge=0, le=MAX_NUMBER)]
 
 
 def select_runs(rows: list[RunRow], text: str, state: State | None) -> list[RunRow]:
@@ -199,17 +197,11 @@ def list_transfers(
     console: ConsoleOf,
     _: ForOperator,
     run: Run,
-    client: WholeQuery = None,
-    round: RoundQuery = None,
-    kind: TransferKind | None = None,
-    cluster: WholeQuery = None,
-    offset: Offset = 0,
-    limit: Limit = 50,
+    search: Annotated[transfers.Search, Query()],
 ) -> TransferPage:
     """The ledger, searched and paged."""
-    search = transfers.Search(client, round, kind, cluster)
     with console.runs.read(run) as (store, reader):
-        return transfers.find_transfers(reader, store.client_names, search, offset, limit)
+        return transfers.find_transfers(reader, store.client_names, search)
 
 
 @router.get(

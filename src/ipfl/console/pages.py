@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 from urllib.parse import parse_qs, urlencode
@@ -14,12 +15,13 @@ from urllib.parse import parse_qs, urlencode
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.templating import Jinja2Templates
+from pydantic import BaseModel, Field
 
 from ipfl.console import figures, json_api
 from ipfl.console.access import COOKIE
 from ipfl.console.answers import State
 from ipfl.console.auction import round_detail
-from ipfl.console.console import ClientNumber, ConsoleOf, ForClient, ForOperator, Run
+from ipfl.console.console import MAX_NUMBER, ClientNumber, ConsoleOf, ForClient, ForOperator, Run
 from ipfl.console.found_runs import FoundRun
 from ipfl.console.guard import peer_of
 from ipfl.console.transfers import Search, find_transfers
@@ -192,30 +194,39 @@ def _number(text: str, name: str, least: int = 0) -> int | None:
     return number
 
 
+class TypedSearch(BaseModel):
+    """A search for transfers, as it was typed."""
+
+    client: str = Field("", max_length=200)
+    round: str = Field("", max_length=40)
+    kind: str = Field("", max_length=40)
+    cluster: str = Field("", max_length=40)
+    offset: int = Field(0, ge=0, le=MAX_NUMBER)
+
+    def meant(self, names: Mapping[int, str]) -> Search:
+        """The search itself."""
+        is_opening = self.round.strip().lower() == "opening"
+        return Search(
+            client=find_client(self.client.strip(), names) if self.client.strip() else None,
+            round=-1 if is_opening else _number(self.round, "the round", -1),
+            kind=self.kind if self.kind in get_args(TransferKind) else None,
+            cluster=_number(self.cluster, "the cluster"),
+            offset=self.offset,
+            limit=PAGE_SIZE,
+        )
+
+
 @router.get("/runs/{run}/ledger")
 def show_ledger(
-    request: Request,
-    console: ConsoleOf,
-    _: ForOperator,
-    run: Run,
-    client: Annotated[str, Query(max_length=200)] = "",
-    round: Short = "",
-    kind: Short = "",
-    cluster: Short = "",
-    offset: json_api.Offset = 0,
+    request: Request, console: ConsoleOf, _: ForOperator, run: Run, typed: Annotated[TypedSearch, Query()]
 ) -> Response:
     """The ledger of a run."""
-    given = {"client": client, "round": round, "kind": kind, "cluster": cluster}
-    given = {name: value for name, value in given.items() if value}
+    given = typed.model_dump(exclude={"offset"}, exclude_defaults=True)
     problem, found = None, None
     with console.runs.read(run) as (store, reader):
         head = store.head()
         try:
-            wanted: TransferKind | None = kind if kind in get_args(TransferKind) else None  # type: ignore[assignment]
-            number = -1 if round.strip().lower() == "opening" else _number(round, "the round", -1)
-            who = find_client(client.strip(), store.client_names) if client.strip() else None
-            search = Search(who, number, wanted, _number(cluster, "the cluster"))
-            found = find_transfers(reader, store.client_names, search, offset, PAGE_SIZE)
+            found = find_transfers(reader, store.client_names, typed.meant(store.client_names))
         except InputError as error:
             problem = str(error)
     return render(

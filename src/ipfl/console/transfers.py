@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from ipfl.console.answers import TransferPage, TransferRow
+from ipfl.console.console import MAX_NUMBER
 from ipfl.core import NO_CLUSTER
 from ipfl.ledger.reader import PostedTransfer, Reader, choose
 from ipfl.market.market_rows import Transfer, TransferKind
 
 
-@dataclass(frozen=True)
-class Search:
-    """The transfers that are wanted; None: all."""
+class Search(BaseModel):
+    """The transfers that are wanted (None: all), and a page of them."""
 
-    client: int | None = None
-    round: int | None = None
+    client: int | None = Field(None, ge=0, le=MAX_NUMBER)
+    round: int | None = Field(None, ge=-1, le=MAX_NUMBER)
     kind: TransferKind | None = None
-    cluster: int | None = None
+    cluster: int | None = Field(None, ge=0, le=MAX_NUMBER)
+    offset: int = Field(0, ge=0, le=MAX_NUMBER)
+    limit: int = Field(50, ge=1, le=500)
 
 
-def find_transfers(
-    reader: Reader, names: Mapping[int, str], search: Search, offset: int, limit: int
-) -> TransferPage:
+def find_transfers(reader: Reader, names: Mapping[int, str], search: Search) -> TransferPage:
     """A page of transfers in the order posted; `names` are those of clients that have one."""
-    where, values = choose(**asdict(search))
+    where, values = choose(**search.model_dump(exclude={"offset", "limit"}))
     (total,) = reader.column(f"SELECT count(*) FROM transfers WHERE {where}", *values)
     rows = reader.connection.execute(
         f"SELECT round, sequence, {', '.join(Transfer._fields)} FROM transfers WHERE {where} "
         "ORDER BY round, sequence LIMIT ? OFFSET ?",
-        [*values, limit, offset],
+        [*values, search.limit, search.offset],
     )
-    return TransferPage(total=total, offset=offset, transfers=[_row(row, names) for row in rows])
+    return TransferPage(total=total, offset=search.offset, transfers=[_row(row, names) for row in rows])
 
 
 def _row(values: Any, names: Mapping[int, str]) -> TransferRow:
