@@ -15,7 +15,6 @@ SAME_MEANING = {
     "MAX_CLASSES": "classes of a task at most; the command line repeats it, as flwr takes long to import",
     "MAX_EVENTS": "events that are shown",
     "POLL_SECONDS": "time between two looks whether something has happened",
-    "START_SECONDS": "how long a process may take to start",
     # A command, a page or a route of the API is called like the function that does its work.
     "compare": "several methods on the same task",
     "list_clients": "the clients of a run",

@@ -24,7 +24,7 @@ from ipfl.core.replies import (
 )
 from ipfl.engines.flower.flower_engine import _read_reply
 from ipfl.engines.flower.message_headers import ReplyHeader
-from ipfl.engines.flower.messages import Encoder, MessageLimits, pack
+from ipfl.engines.flower.messages import Encoder, pack
 from ipfl.engines.flower.transport import IncomingReply
 from ipfl.errors import InputError
 from ipfl.system.files import read_json, read_record, write_json, write_record
@@ -76,8 +76,7 @@ def check_reply() -> None:
 def flower_reply() -> Callable[[], Any]:
     digests, arrays = Encoder().encode(RECORD)
     reply = IncomingReply(pack(ReplyHeader(0, digests, RECORD.facts).to_header(), arrays))
-    limits = MessageLimits.of(LIMITS)
-    return lambda: _read_reply(0, reply, limits)
+    return lambda: _read_reply(0, reply, LIMITS)
 
 
 @pytest.mark.parametrize(

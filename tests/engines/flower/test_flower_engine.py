@@ -170,8 +170,8 @@ FAULTS = {
     "late, says Flower": (lambda ask: Message(Error(4, ""), reply_to=ask), "overdue"),
     "another client": (lambda ask: reply_with(ask, client=1), "malformed_reply"),
     "no client": (lambda ask: reply_with(ask, client=None), "malformed_reply"),
-    "its code raised": (lambda ask: reply_with(ask, error="KeyError: 'x'", kind="failed"), "client_failed"),
-    "it refuses": (lambda ask: reply_with(ask, error="no such data", kind="input"), "client_failed"),
+    "its code raised": (lambda ask: reply_with(ask, error="KeyError: 'x'"), "client_failed"),
+    "it refuses": (lambda ask: reply_with(ask, error="no such data", is_input=True), "client_failed"),
     "a vector is missing": (lambda ask: reply_with(ask, params={"w": "0"}), "malformed_reply"),
     "no header": (lambda ask: Message(RecordDict(), reply_to=ask), "malformed_reply"),
 }
@@ -184,7 +184,7 @@ HOSTILE = {
     "65 dimensions": (lambda ask: raw_reply(ask, shape=(1,) * 65), "malformed_reply"),
     "a length below 0": (lambda ask: raw_reply(ask, shape=(-1,)), "malformed_reply"),
     "characters that steer a terminal": (
-        lambda ask: reply_with(ask, error="\x1b[2J\x07", kind="failed"),
+        lambda ask: reply_with(ask, error="\x1b[2J\x07"),
         "client_failed",
     ),
 }

@@ -210,4 +210,7 @@ def _print_line(text: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run_front(ServerFolder(Path(sys.argv[1]))))
+    try:
+        asyncio.run(run_front(ServerFolder(Path(sys.argv[1]))))
+    except TimeoutError:
+        sys.exit("error: the SuperLink does not answer; its log may say why")

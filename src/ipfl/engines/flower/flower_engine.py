@@ -17,16 +17,14 @@ from typing import Any
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
-from ipfl.core.replies import InvalidReplyError, as_invalid, printable
+from ipfl.core.replies import InvalidReplyError, ReplyLimits, as_invalid, printable
 from ipfl.data.federated import FederatedData, Parts
 from ipfl.data.target_kinds import Target
 from ipfl.engines import ATTEMPTS_FILE, TellAccount
 from ipfl.engines.flower.message_headers import AskHeader, ReplyHeader, read_field
 from ipfl.engines.flower.messages import (
     Encoder,
-    ErrorKind,
     MalformedError,
-    MessageLimits,
     decode,
     encode_text,
     message_type,
@@ -183,7 +181,7 @@ class FlowerEngine:
                     self._leave_out("overdue", client, action, reply.error)
                     continue
                 try:
-                    limits = MessageLimits.of(ask.expects.limits(records[client]))
+                    limits = ask.expects.limits(records[client])
                     replies[client] = _read_reply(client, reply, limits)
                     digests, _ = encoder.encode(records[client])
                     self._index_of(client).add_ask({self._settings_digest, *digests.values()})
@@ -272,7 +270,7 @@ class FlowerEngine:
         self.resources.close()
 
 
-def _read_reply(client: ClientId, reply: IncomingReply, limits: MessageLimits) -> Record:
+def _read_reply(client: ClientId, reply: IncomingReply, limits: ReplyLimits) -> Record:
     """A client's record.
 
     Raises:
@@ -293,7 +291,7 @@ def _read_reply(client: ClientId, reply: IncomingReply, limits: MessageLimits) -
                 raise MalformedError(f"it is a reply of client {content.client}")
             record = decode(content.params, arrays, content.facts)
     if problem is not None:
-        raise (InputError if header.get("kind") == ErrorKind.INPUT else ClientFailedError)(problem)
+        raise (InputError if header.get("is_input") is True else ClientFailedError)(problem)
     if record is None:
         raise MissingArraysError
     return record

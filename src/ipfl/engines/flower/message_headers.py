@@ -7,7 +7,7 @@
 | an ask to one client | `AskHeader` | vectors that the node does not have yet |
 | its reply | `ReplyHeader` | the client's vectors |
 | instead: arrays are not there | `missing`: their digests | none |
-| instead: an error | `error`: a text, `kind`: an `ErrorKind` | none |
+| instead: an error | `error`: a text, `is_input`: whether the node refuses | none |
 
 A field has the same name in the JSON text as here: nodes and servers must agree on them. How header
 and arrays become a message is in `ipfl.engines.flower.messages`.

@@ -11,8 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -39,39 +37,10 @@ class MalformedError(InvalidReplyError):
     """A message that does not follow the protocol; the text says what is wrong."""
 
 
-@dataclass(frozen=True)
-class MessageLimits:
-    """How large a message may be; checked before anything of it is parsed."""
-
-    header_bytes: int
-    arrays: int
-    """Number of arrays."""
-    array_bytes: int
-    """All arrays together."""
-
-    @classmethod
-    def of(cls, reply: ReplyLimits) -> MessageLimits:
-        """Those of a message with such a reply: its facts, and a digest for each vector."""
-        header = MIN_HEADER_BYTES + reply.facts_bytes
-        header += VECTOR_HEADER_BYTES * reply.vectors
-        return cls(header, reply.vectors, reply.vector_bytes)
-
-
-HELLO_LIMITS = MessageLimits(2**25, 0, 0)
+HELLO_LIMITS = ReplyLimits(2**25, 0, 0)
 """What a node may say of itself: counts for each of its clients, and no arrays."""
-ASK_LIMITS = MessageLimits(2**28, 2**16, 2**36)
+ASK_LIMITS = ReplyLimits(2**28, 2**16, 2**36)
 """What a server may send to a node, which cannot know how large the model is."""
-
-
-class ErrorKind(StrEnum):
-    """Why a node replies with an error."""
-
-    INPUT = "input"
-    """The node cannot do what it is asked with its data and settings."""
-    STALE = "stale"
-    """The message belongs to an attempt that the server has given up."""
-    FAILED = "failed"
-    """The client's code raised."""
 
 
 def array_digest(array: NumpyArray) -> str:
@@ -147,17 +116,23 @@ def pack_missing(digests: Iterable[str]) -> RecordDict:
     return pack({"missing": sorted(digests)}, {})
 
 
-def pack_error(text: str, kind: ErrorKind) -> RecordDict:
-    """The reply of a node that has no other reply."""
-    return pack({"error": text, "kind": kind}, {})
+def pack_error(text: str, *, is_input: bool = False) -> RecordDict:
+    """The reply of a node that has no other reply.
+
+    Args:
+        text: What is wrong.
+        is_input: Whether the node cannot do what it is asked with its data and settings; otherwise the
+            client's code raised.
+    """
+    return pack({"error": text, "is_input": is_input}, {})
 
 
-def unpack(content: RecordDict, limits: MessageLimits = ASK_LIMITS) -> tuple[Header, dict[str, NumpyArray]]:
+def unpack(content: RecordDict, limits: ReplyLimits = ASK_LIMITS) -> tuple[Header, dict[str, NumpyArray]]:
     """Header and arrays of a message; the arrays are read-only views of its bytes.
 
     Args:
         content: What came.
-        limits: How large it may be.
+        limits: How large what it carries may be.
 
     Raises:
         MalformedError: It does not follow the protocol, or is larger than these limits.
@@ -168,13 +143,14 @@ def unpack(content: RecordDict, limits: MessageLimits = ASK_LIMITS) -> tuple[Hea
     text = head.get("json")
     if not isinstance(text, str):
         raise MalformedError("its header is not a text")
-    if len(text) > limits.header_bytes:
-        raise MalformedError(f"its header has {len(text)} bytes, {limits.header_bytes} at most are expected")
-    if len(arrays) > limits.arrays:
-        raise MalformedError(f"it has {len(arrays)} arrays, {limits.arrays} at most are expected")
+    longest = MIN_HEADER_BYTES + limits.facts_bytes + VECTOR_HEADER_BYTES * limits.vectors
+    if len(text) > longest:
+        raise MalformedError(f"its header has {len(text)} bytes, {longest} at most are expected")
+    if len(arrays) > limits.vectors:
+        raise MalformedError(f"it has {len(arrays)} arrays, {limits.vectors} at most are expected")
     size = sum(len(array.data) for array in arrays.values())
-    if size > limits.array_bytes:
-        raise MalformedError(f"its arrays have {size} bytes, {limits.array_bytes} at most are expected")
+    if size > limits.vector_bytes:
+        raise MalformedError(f"its arrays have {size} bytes, {limits.vector_bytes} at most are expected")
     try:
         header = json.loads(text, parse_int=_parse_int64)
     except json.JSONDecodeError as error:

@@ -31,7 +31,6 @@ from ipfl.engines.flower.account_statements import keep_statement
 from ipfl.engines.flower.message_headers import HELLO, AskHeader, NodeInfo, ReplyHeader, read_field
 from ipfl.engines.flower.messages import (
     Encoder,
-    ErrorKind,
     MalformedError,
     NumpyArray,
     action_of,
@@ -42,7 +41,7 @@ from ipfl.engines.flower.messages import (
     unpack,
 )
 from ipfl.engines.flower.node_limits import NodeLimits
-from ipfl.engines.flower.node_memory import ArrayCache, NodeMemory, StaleAttemptError
+from ipfl.engines.flower.node_memory import ArrayCache, NodeMemory
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.errors import InputError
 from ipfl.training.architectures import Factory, model_factory
@@ -148,19 +147,17 @@ class NodeApp(ClientApp):
         try:
             with one_thread():
                 content = self._reply(message, context)
-        except StaleAttemptError as error:
-            content = pack_error(str(error), ErrorKind.STALE)
         except InputError as error:
-            content = pack_error(str(error), ErrorKind.INPUT)
+            content = pack_error(str(error), is_input=True)
         except HiddenError as error:
             traceback.print_exc()
-            content = pack_error(str(error), ErrorKind.FAILED)
+            content = pack_error(str(error))
         except Exception as error:  # a client's code may raise anything, and the server must be told
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"
             if self.send_tracebacks:
                 text = "".join(traceback.format_exception(error))
-            content = pack_error(text, ErrorKind.FAILED)
+            content = pack_error(text)
         return Message(content, reply_to=message)
 
     def _reply(self, message: Message, context: Context) -> RecordDict:
@@ -218,7 +215,7 @@ class NodeApp(ClientApp):
         if ask.statement is not None and not keep_statement(memory.folder / str(ask.client), ask):
             return pack_missing(())
         job = Job(action, ask.round, ask.client, record)
-        with _hidden_errors(runner.privacy, InputError, StaleAttemptError):
+        with _hidden_errors(runner.privacy, InputError):
             reply = _with_memory(runner, memory).run(job)
         cache.add_ask({key: arrays[key] for key in named})
         digests, vectors = Encoder().encode(reply)

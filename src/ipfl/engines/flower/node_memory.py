@@ -36,7 +36,7 @@ MAX_CACHED_ASKS = 4
 INDEX_FILE = "index.json"
 
 
-class StaleAttemptError(RuntimeError):
+class StaleAttemptError(InputError):
     """The message belongs to an attempt that was given up."""
 
 
