@@ -37,13 +37,12 @@ from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
 from ipfl.market.market_rows import HasMarket, Transfer
 from ipfl.methods import method_reference
-from ipfl.play.callbacks import Callback
+from ipfl.play.loop import Callback, RoundLoop
 from ipfl.results.result import Line
 from ipfl.system.files import remove, remove_folder, write_record
 from ipfl.system.plugins import remember_code
 
 if TYPE_CHECKING:
-    from ipfl.play.loop import RoundLoop
     from ipfl.results.result import Result
     from ipfl.results.result_models import PlayedRun
 
@@ -95,9 +94,10 @@ class Journal(Callback):
         """The end of an error message about a run that can be resumed."""
         return f"; what was committed is safe: resume the run in {self.folder.path}"
 
-    def balances(self, clients: tuple[ClientId, ...]) -> Mapping[ClientId, int] | None:
-        """Tokens that clients bring along from an earlier run."""
-        return None if self._carried is None else self._carried.brought(clients)
+    def begun_with(self, clients: tuple[ClientId, ...]) -> dict[str, Any]:
+        """What the method is to know before the first round, as `make_setup` takes it."""
+        balances = None if self._carried is None else self._carried.brought(clients)
+        return {"balances": balances, "planned_rounds": self.header()["rounds"] if self.is_resumed else None}
 
     def begin(self, loop: RoundLoop) -> None:
         """Starts the record of a new run, or restores the rounds of an earlier process."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +11,10 @@ from ipfl.core import ClientId, Seat
 from ipfl.engines.local_engine import LocalEngine
 from ipfl.market.bank import client_balances
 from ipfl.market.market_rows import Transfer
-from ipfl.play.callbacks import Callback
+from ipfl.play.loop import Callback, RoundLoop
 from ipfl.play.metrics import Evaluation, mean_and_std
 from ipfl.stress.attackers import Adversary
 from ipfl.stress.strategy import strategy_report
-
-if TYPE_CHECKING:
-    from ipfl.play.loop import RoundLoop
 
 WINDOW_ROUNDS = 5
 """Rounds over which the attackers' share of the seats is averaged: a single round has only a few."""

@@ -1,6 +1,6 @@
 """The only round loop: drives a method's rounds over an engine, and evaluates them.
 
-All else is a callback (`ipfl.play.callbacks`): keeping rounds, clients that leave, reports.
+All else is a callback: keeping rounds, clients that leave, reports.
 """
 
 from __future__ import annotations
@@ -26,20 +26,60 @@ from ipfl.core import (
     Method,
     Roster,
     Round,
+    Setup,
     cluster_name,
     is_below_quorum,
 )
 from ipfl.methods import check_clusters, check_last_step, check_target
-from ipfl.play.callbacks import Callback
 from ipfl.play.driver import Traffic, drive
 from ipfl.play.evaluation import Evaluator
 from ipfl.play.metrics import Evaluation, is_learned
-from ipfl.play.setup import make_setup
-from ipfl.results.result import Line, Result
+from ipfl.results.result import Line, Observer, Result
 from ipfl.system.plugins import source_commit
 from ipfl.system.signals import InterruptHandler
 from ipfl.training.architectures import model_reference
 from ipfl.training.task import Task
+
+
+class Callback:
+    """Called by the round loop; each of these functions may be left as it is.
+
+    Callbacks are called in the order in which they are given.
+    """
+
+    def begin(self, loop: RoundLoop) -> None:
+        """Before the first round that this process plays; a callback that keeps rounds restores them here."""
+
+    def keep(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
+        """Makes a round outlive the process, before anybody hears of it and clients forget older ones."""
+
+    def round(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
+        """After each whole round; `line` is what `metrics.jsonl` says of it."""
+
+    def close(self) -> None:
+        """No more rounds, however they ended."""
+
+    def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
+        """After the last round: may add to the summary."""
+
+
+class Watching(Callback):
+    """An observer, told how the run goes on."""
+
+    def __init__(self, observer: Observer):
+        self.observer = observer
+
+    def begin(self, loop: RoundLoop) -> None:
+        """Tells it that the first round is about to begin."""
+        self.observer.start(loop.method.name, loop.config.rounds)
+
+    def round(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
+        """Tells it of a round."""
+        self.observer.round(line)
+
+    def close(self) -> None:
+        """Tells it that there are no more."""
+        self.observer.finish()
 
 
 class RoundLoop:
@@ -51,10 +91,8 @@ class RoundLoop:
         config: How it is run.
         engine: Moves the records.
         server_memory: Where the server keeps models of single clients.
-        callbacks: What else takes part in the run, or watches it.
+        setup: What the method knows before the first round.
         reference: A run whose accuracies are the thresholds of PMA.
-        balances: Tokens that clients bring along from an earlier run.
-        planned_rounds: How many rounds the run was begun with, if it was begun earlier.
     """
 
     def __init__(
@@ -64,19 +102,16 @@ class RoundLoop:
         config: RunConfig,
         engine: Engine,
         server_memory: ClientMemory,
-        callbacks: Sequence[Callback] = (),
-        *,
+        setup: Setup,
         reference: Result | None = None,
-        balances: Mapping[ClientId, int] | None = None,
-        planned_rounds: int | None = None,
     ):
         check_clusters(method, len(task.data.clients))
         config.train.check_quorum(len(task.data.clients))
         check_target(method, task.target.kind)
         check_last_step(method, config.adapt)
         self.task, self.method, self.config, self.engine = task, method, config, engine
-        self.server_memory, self.callbacks, self.reference = server_memory, tuple(callbacks), reference
-        setup = make_setup(task, method, config, server_memory, balances, planned_rounds)
+        self.server_memory, self.reference = server_memory, reference
+        self.callbacks: tuple[Callback, ...] = ()
         self.state = method.init(setup)
         decides = config.clients.leave or config.patience is not None
         self.evaluator = Evaluator(
@@ -108,8 +143,9 @@ class RoundLoop:
         """Whether the clients' models have not become better for as long as `patience` allows."""
         return is_learned(self.evaluations, self.config.patience)
 
-    def begin(self) -> None:
+    def begin(self, callbacks: Sequence[Callback]) -> None:
         """Lets all callbacks begin; one that keeps rounds brings back those of an earlier process."""
+        self.callbacks = tuple(callbacks)
         for callback in self.callbacks:
             callback.begin(self)
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ipfl.core import stream
 from ipfl.errors import InputError
-from ipfl.play.callbacks import Callback
+from ipfl.play.loop import Callback, RoundLoop
 from ipfl.play.metrics import Evaluation
 
 if TYPE_CHECKING:
-    from ipfl.play.loop import RoundLoop
     from ipfl.results.result import Result
 
 JOIN_SHARE = 0.2

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipfl.config.train_section import PrivacyConfig
-from ipfl.play.callbacks import Callback
-
-if TYPE_CHECKING:
-    from ipfl.play.loop import RoundLoop
+from ipfl.play.loop import Callback, RoundLoop
 
 
 class PrivacyReport(Callback):

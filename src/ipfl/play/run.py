@@ -5,7 +5,7 @@ What a run does not need is not imported: one without a folder knows of no store
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +21,8 @@ from ipfl.core import Method
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local_engine import LocalEngine, local_engine
 from ipfl.errors import InputError
-from ipfl.play.callbacks import Callback, Watching
-from ipfl.play.loop import RoundLoop
+from ipfl.play.loop import Callback, RoundLoop, Watching
+from ipfl.play.setup import make_setup
 from ipfl.results.result import Observer, Result
 from ipfl.results.result_models import PlayedRun
 from ipfl.system.files import explain_full_disk
@@ -81,34 +81,41 @@ def run(
         config.privacy,
         config.adapt,
     )
+    callbacks = _callbacks(config, journal, adversary, observer, reference)
     with ExitStack() as held:
         held.enter_context(explain_full_disk("" if journal is None else journal.advice))
         if journal is not None:
             held.callback(journal.release)  # the folder is the run's until its results are posted
-        with ExitStack() as stack:
-            with_probe = config.train.use_probe and not method.needs_probe
-            check_training(task, config.train, config.seed, with_probe=with_probe)
-            running_engine = stack.enter_context(closing((engine or local_engine())(context)))
-            if config.strategy.cost is not None and not isinstance(running_engine, LocalEngine):
-                raise InputError("strategy.cost needs the local engine: elsewhere clients decide themselves")
-            loop = RoundLoop(
-                task,
-                method,
-                config,
-                running_engine,
-                _memory("client-models" if journal is None else journal.folder.client_models),
-                _callbacks(config, journal, adversary, observer, reference),
-                reference=reference,
-                balances=None if journal is None else journal.balances(task.data.clients),
-                planned_rounds=None if begun is None else begun["rounds"],
-            )
-            loop.begin()
-            loop.play_rounds()
-            result = loop.result()
-        played = PlayedRun(task, method, loop.state, config, memory, len(loop.history))
+        make_engine = engine or local_engine()
+        result = _play_rounds(context, config, make_engine, journal, callbacks, reference)
+        played = PlayedRun(task, method, result.state, config, memory, len(result.history))
         if journal is not None:
             journal.write_results(result, played)
     return replace(result, source=played)
+
+
+def _play_rounds(
+    context: EngineContext,
+    config: RunConfig,
+    make_engine: EngineFactory,
+    journal: Journal | None,
+    callbacks: Sequence[Callback],
+    reference: Result | None,
+) -> Result:
+    """Plays the rounds, on an engine that is there for them alone."""
+    task, method = context.task, context.method
+    with_probe = config.train.use_probe and not method.needs_probe
+    check_training(task, config.train, config.seed, with_probe=with_probe)
+    with closing(make_engine(context)) as engine:
+        if config.strategy.cost is not None and not isinstance(engine, LocalEngine):
+            raise InputError("strategy.cost needs the local engine: elsewhere clients decide themselves")
+        begun = {} if journal is None else journal.begun_with(task.data.clients)
+        models = _memory("client-models" if journal is None else journal.folder.client_models)
+        setup = make_setup(task, method, config, models, **begun)
+        loop = RoundLoop(task, method, config, engine, models, setup, reference)
+        loop.begin(callbacks)
+        loop.play_rounds()
+        return loop.result()
 
 
 def _open_journal(
