@@ -12,11 +12,10 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import lru_cache
-from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from ipfl.config.run_config import RunConfig
@@ -27,14 +26,6 @@ from ipfl.study.run_pool import MakePool, RelayObserver, RemoteObserver, RunPool
 from ipfl.study.study_run import MakeTask, RunOutcome, StudyRun, TaskCache, interrupted_outcome, play_run
 from ipfl.system.signals import InterruptHandler
 
-RAY_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray prints a warning at every start
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_prestart_worker_first_driver": "0",  # processes that would wait, beside those that do the work
-    "RAY_raylet_start_wait_time_s": "120",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "2",  # how long Ray's processes run on after ours was killed
-}
 POLL_SECONDS = 0.25
 """Seconds between two looks for what observers are told."""
 
@@ -161,44 +152,21 @@ class RayRuns:
         self._resources.close()
 
 
-@contextmanager
-def _ray_environment() -> Iterator[None]:
-    """Sets environment variables for Ray; also undoes what it changes itself."""
-    before = dict(os.environ)
-    os.environ.update(RAY_ENVIRONMENT)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def _start_ray(stack: ExitStack, address: str | None, workers: int | None) -> int:
     """Starts Ray or connects to a cluster, until the stack is closed; returns the number of processes."""
     import ray
 
     if ray.is_initialized():
         raise InputError("Ray is in use in this process already")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    stack.callback(ray.shutdown)
     if address is None:
         processes = count_cores() if workers is None else workers
-        # Its sockets need a short name (107 bytes, of which Ray takes 64).
-        short = "/tmp" if len(gettempdir()) > 24 and os.path.isdir("/tmp") else None
-        folder = stack.enter_context(TemporaryDirectory(prefix="ipfl-ray-", dir=short))
-        stack.enter_context(_ray_environment())
-        stack.callback(ray.shutdown)
-        ray.init(
-            address="local",
-            num_cpus=processes,
-            include_dashboard=False,
-            _temp_dir=folder,
-            _node_ip_address="127.0.0.1",
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
+        ray.init("local", num_cpus=processes, include_dashboard=False, **quiet)
         return processes
-    stack.callback(ray.shutdown)
     try:
-        ray.init(address=address, log_to_driver=False)
+        ray.init(address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(f"cannot reach the Ray cluster {address!r}: {error}") from error
     there = max(1, int(ray.cluster_resources().get("CPU", 1)))

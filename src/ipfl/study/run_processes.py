@@ -2,17 +2,15 @@
 
 A process is forked when its run begins, so that nothing is imported or sent, and the task is in memory once.
 It has one torch thread. What observers are told, and the outcome, come through a pipe. After Ctrl-C each run
-ends in order; a process that dies fails its run. If this process is killed, they end too.
+ends in order; a process that dies fails its run. If this process is killed, they end with their round.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing as mp
 import os
 import signal
-import sys
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,8 +30,6 @@ POLL_SECONDS = 0.1
 """Seconds between two looks whether a process died or Ctrl-C was pressed."""
 EXIT_SECONDS = 1.0
 """Time that a process may take to end by itself when its run is over."""
-PR_SET_PDEATHSIG = 1
-"""Of Linux: which signal a process gets when its parent ends."""
 
 
 def can_fork() -> bool:
@@ -155,7 +151,6 @@ def _play(
     parent: int,
 ) -> None:
     """The main function of a run's process. While rounds are played, the round loop handles Ctrl-C itself."""
-    _end_with_parent(parent)
     torch.set_num_threads(1)
 
     def tell(what: str, *content: Any) -> None:
@@ -174,11 +169,3 @@ def _play(
     with suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
         pipe.send(("over", outcome.result, outcome.failure, outcome.is_interrupted))
     os._exit(0)
-
-
-def _end_with_parent(parent: int) -> None:
-    """Lets Linux kill this process when its parent ends; elsewhere it ends after the round."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before
-        os._exit(1)
