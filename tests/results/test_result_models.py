@@ -14,7 +14,6 @@ from tests.small_runs import InterruptAfter, run_small, small_task
 from torch import nn
 
 import ipfl
-from ipfl.client.kept_predictors import kept_clients
 from ipfl.errors import InputError, NotSupportedError
 from ipfl.methods import METHODS, method_class
 from ipfl.results.client_model import MixtureModel, NetworkModel, PrototypeModel
@@ -80,16 +79,6 @@ class TestPlainNetworks:
         plain = Net((6, 6, 3), 3)
         plain.load_state_dict(model.state_dict())
         assert accuracy(plain, self.INPUTS, self.Y) == accuracy(model, torch.tensor(self.X), self.Y)
-
-    def test_the_flat_vector_is_in_another_layout(self, coloured):
-        """A user who takes `Result.models` for a layout of PyTorch's: `model` is there for it."""
-        _, result, _ = coloured
-        plain = Net((6, 6, 3), 3)
-        plain.load_state_dict(result.model("global").state_dict())
-        right = accuracy(plain, self.INPUTS, self.Y)
-        trained = sum(parameter.numel() for parameter in plain.parameters())
-        nn.utils.vector_to_parameters(torch.tensor(result.models["global"][:trained]), plain.parameters())
-        assert accuracy(plain, self.INPUTS, self.Y) < right
 
     def test_tied_weights_stay_tied(self, coloured):
         model = coloured[1].model(0)
@@ -243,11 +232,6 @@ class TestOwnNetworks:
 
 class TestKept:
     """Files of what clients predict with, for data that cannot be found again."""
-
-    def test_clients_with_the_same_model_share_a_file(self, coloured):
-        kept = coloured[2] / "predictors"
-        assert len(list((kept / "vectors").iterdir())) == 1, "FedAvg has one model for all"
-        assert kept_clients(kept) == (0, 1, 2, 3)
 
     @pytest.mark.parametrize("damage", ["vector", "client", "missing"])
     def test_damaged(self, coloured, tmp_path, damage):

@@ -6,6 +6,7 @@ Nothing is written into the run's folder, whose files the ledger covers, but bes
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from ipfl.core import NO_CLUSTER, cluster_name
 from ipfl.errors import require_extra
 from ipfl.keep.file_names import METRICS_FILE, SERVER_MODELS, SUMMARY_FILE
 from ipfl.play.metrics import assessed_models
-from ipfl.results.overview import flat_settings, to_json
+from ipfl.results.overview import flat_settings
 from ipfl.results.result import Line, Observer, Result
 
 TrackerName = Literal["tensorboard", "mlflow"]
@@ -99,7 +100,7 @@ class TensorBoardTracker:
         for old in () if self.is_resumed else self.folder.glob("*.tfevents.*"):
             old.unlink()
         self._writer = SummaryWriter(self.folder)
-        rows = [f"| {key} | {to_json(value)} |" for key, value in self.settings.items()]
+        rows = [f"| {key} | {json.dumps(value)} |" for key, value in self.settings.items()]
         self._writer.add_text("config", "\n".join(["| setting | value |", "|---|---|", *rows]), 0)
 
     def round(self, line: Mapping[str, Any]) -> None:
@@ -116,7 +117,7 @@ class TensorBoardTracker:
         if self._writer is None:
             return
         shown = {key: value for key, value in summary.items() if key != "config"}
-        self._writer.add_text("summary", f"    {to_json(shown)}", summary["rounds"])
+        self._writer.add_text("summary", f"    {json.dumps(shown)}", summary["rounds"])
         self._writer.close()
         self._writer = None
 
@@ -153,7 +154,7 @@ class MLflowTracker:
         made = self.client.create_run(experiment, run_name=self.run_folder.name, tags=tags)
         self.run_id = made.info.run_id
         told = [
-            self._entities.Param(key, to_json(value)[:MAX_SETTING]) for key, value in self.settings.items()
+            self._entities.Param(key, json.dumps(value)[:MAX_SETTING]) for key, value in self.settings.items()
         ]
         for first in range(0, len(told), MAX_BATCH):
             self.client.log_batch(self.run_id, params=told[first : first + MAX_BATCH])

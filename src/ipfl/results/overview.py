@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -90,8 +89,3 @@ def flat_settings(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[st
             yield from flat_settings(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def to_json(value: Any) -> str:
-    """A setting as one reads it in a config."""
-    return json.dumps(value, ensure_ascii=False)

@@ -47,16 +47,10 @@ class RemoteObserver:
 
     def tell(self, what: str, *content: Any) -> None:
         """Passes on what the run says: `start`, `round` or `finish`, and what belongs to it."""
-        if self._observer is None:
+        if self._observer is None or (what == "finish" and not self._is_started):
             return
-        if what == "start":
-            self._is_started = True
-            self._observer.start(*content)
-        elif what == "round":
-            self._observer.round(*content)
-        elif self._is_started:
-            self._is_started = False
-            self._observer.finish()
+        self._is_started = what != "finish"
+        getattr(self._observer, what)(*content)
 
 
 class RelayObserver:
