@@ -29,12 +29,10 @@ def points(*pairs: tuple[float, int]) -> Samples:
     return Samples(np.array(x, dtype=np.float32)[:, None], np.array(y, dtype=np.int64))
 
 
-def step(start, samples, rng=None, *, epochs=None, lr=None, pull=None, **settings):
+def step(start, samples, *, pull=None, **settings):
     settings = TrainConfig(**({"lr": 0.1, "epochs": 1, "batch_size": 32} | settings))
-    rng = np.random.default_rng(0) if rng is None else rng
-    return sgd(
-        softmax(), np.asarray(start, np.float32), samples, settings, rng, epochs=epochs, lr=lr, pull=pull
-    )
+    start = np.asarray(start, np.float32)
+    return sgd(softmax(), start, samples, settings, np.random.default_rng(0), pull=pull)
 
 
 def softmax(features: int = 1, classes: int = 2) -> Network:
@@ -99,12 +97,6 @@ class TestSGD:
         seen.clear()
         sgd(network, ZERO, samples, settings, np.random.default_rng(0))
         assert seen == seen_before, "the generator alone decides the order"
-
-    def test_arguments_instead_of_the_settings(self):
-        samples = points((2, 0))
-        assert step(ZERO, samples, lr=0.2)[0] == pytest.approx(0.2)
-        assert step(ZERO, samples, epochs=2)[0] > step(ZERO, samples)[0]
-        assert step([1, 2, 3, 4], samples, epochs=0).tolist() == [1, 2, 3, 4]
 
     def test_no_samples_change_nothing(self):
         nothing = Samples(np.empty((0, 1), np.float32), np.empty(0, np.int64))

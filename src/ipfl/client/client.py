@@ -14,7 +14,6 @@ from ipfl.core import ClientId, Vector, stream
 from ipfl.data.federated import Parts, Samples
 from ipfl.training.network import Network, Points
 from ipfl.training.sgd import (
-    DrawBatches,
     Objective,
     Predictor,
     Pull,
@@ -38,8 +37,6 @@ class TrainingInput(NamedTuple):
     points: Samples | Points
     rng: np.random.Generator
     objective: Objective | None
-    draw: DrawBatches | None = None
-    """The batches of an epoch; None: all points, shuffled."""
     hides_statistics: bool = False
     """Whether statistics of the points, such as batch norm's, stay as they were."""
 
@@ -93,9 +90,9 @@ class Client:
 
         Args:
             start: Parameters to start from.
-            epochs: As for `ipfl.training.sgd.sgd`, like `lr`, `pull` and `objective`.
-            lr: Likewise.
-            pull: Likewise.
+            epochs: Instead of the settings' number.
+            lr: Instead of the settings' learning rate.
+            pull: As for `ipfl.training.sgd.sgd`, like `objective`.
             objective: Likewise.
             on: What to train on; None: `train`.
             only: The part of the network that is trained (`part`); all else stays as it is, to the last bit.
@@ -105,19 +102,11 @@ class Client:
             with self.network.training_only(part):
                 trained = self.train(start, epochs=epochs, lr=lr, pull=pull, objective=objective, on=on)
             return part.put(start, part.of(trained))
-        given = self._training_input(on, objective, self.settings.epochs if epochs is None else epochs)
-        trained = sgd(
-            self.network,
-            start,
-            given.points,
-            self.settings,
-            given.rng,
-            epochs=epochs,
-            lr=lr,
-            pull=pull,
-            objective=given.objective,
-            draw=given.draw,
-        )
+        others = {"epochs": epochs, "lr": lr}
+        settings = self.settings.model_copy(update={k: v for k, v in others.items() if v is not None})
+        given = self._training_input(on, objective, settings.epochs)
+        points, rng, objective = given.points, given.rng, given.objective
+        trained = sgd(self.network, start, points, settings, rng, pull=pull, objective=objective)
         if given.hides_statistics and len(trained) > self.network.trained:
             trained[self.network.trained :] = start[self.network.trained :]
         return trained

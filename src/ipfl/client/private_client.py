@@ -230,7 +230,7 @@ class PrivateClient(Client):
         noisy = NoisyGradient(privacy.clip, privacy.noise * privacy.clip, size, self.noise)
         self.log.releases.add(privacy.noise, batches.steps * epochs, batches.rate)
         # Who is in a batch must be as secret as the noise.
-        return TrainingInput(points, self.noise, noisy, batches, hides_statistics=True)
+        return TrainingInput(replace(points, draw=batches), self.noise, noisy, hides_statistics=True)
 
     def score(self, predictor: Predictor, part: Part, limit: int | None = None) -> Score:
         """How a model does on one part, with noise on each number that is looked at."""

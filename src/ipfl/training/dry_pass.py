@@ -89,9 +89,9 @@ def _check_steps(network: Network, samples: Samples, settings: TrainConfig, seed
     size = min(settings.batch_size, MAX_DRY_BATCH, len(samples))
     start = network.read()
     epochs = -(-DRY_STEPS * size // len(samples))  # small data is passed over several times
-    settings = settings.model_copy(update={"batch_size": size})
+    settings = settings.model_copy(update={"batch_size": size, "epochs": epochs})
     try:
-        trained = sgd(network, start, samples, settings, stream(seed, "dry pass"), epochs=epochs)
+        trained = sgd(network, start, samples, settings, stream(seed, "dry pass"))
         before, after = (float(losses(network, model, samples).mean()) for model in (start, trained))
     except InputError:
         raise

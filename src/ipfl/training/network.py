@@ -88,6 +88,10 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
+DrawBatches = Callable[[np.random.Generator, int], Iterator[NDArray[np.intp]]]
+"""The positions of each batch of an epoch, given the client's stream and the number of its points."""
+
+
 @dataclass(frozen=True)
 class Points:
     """Samples on a network's device: images still as bytes, (n, height, width, channels)."""
@@ -95,6 +99,8 @@ class Points:
     x: Tensor
     y: Tensor
     """Targets as networks are trained on them (`Target.encode`)."""
+    draw: DrawBatches | None = None
+    """The batches of an epoch of training; None: all points, shuffled."""
 
     def __len__(self) -> int:
         return len(self.y)

@@ -19,7 +19,7 @@ from ipfl.training.network import Network
 load_own_optimizer = cache(load_callable)
 
 
-def make_optimizer(settings: TrainConfig, network: Network, lr: float) -> Optimizer:
+def make_optimizer(settings: TrainConfig, network: Network) -> Optimizer:
     """A fresh optimizer over what is trained of a network.
 
     It gets flat tensors, one per stretch of the vector without a frozen layer in between.
@@ -27,7 +27,7 @@ def make_optimizer(settings: TrainConfig, network: Network, lr: float) -> Optimi
     Raises:
         InputError: The user's own factory returned something else, or raised.
     """
-    parameters = network.trained_parts()
+    parameters, lr = network.trained_parts(), settings.lr
     if settings.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=settings.weight_decay)
     if settings.optimizer == "adamw":

@@ -45,9 +45,6 @@ Objective = Callable[[Network, Batch], None]
 For methods that train on another loss than the ordinary one (`train.loss`); `mean_loss` is that one.
 """
 
-DrawBatches = Callable[[np.random.Generator, int], Iterator[NDArray[np.intp]]]
-"""The positions of each batch of an epoch, given the client's stream and the number of its samples."""
-
 
 @dataclass(frozen=True)
 class Pull:
@@ -106,13 +103,13 @@ def _batches(network: Network, points: Points, order: Tensor, size: int) -> Iter
         yield Batch(network.inputs(points.x[chosen]), points.y[chosen], chosen)
 
 
-def _optimizer(settings: TrainConfig, network: Network, lr: float) -> Optimizer | None:
+def _optimizer(settings: TrainConfig, network: Network) -> Optimizer | None:
     """A fresh optimizer; None for `sgd`, which is here."""
     if settings.optimizer == "sgd":
         return None
     from ipfl.training.optimizers import make_optimizer
 
-    return make_optimizer(settings, network, lr)
+    return make_optimizer(settings, network)
 
 
 def _augment(settings: TrainConfig) -> Callable[[Tensor], Tensor] | None:
@@ -128,17 +125,16 @@ def _training_batches(
     network: Network,
     points: Points,
     rng: np.random.Generator,
-    settings: TrainConfig,
+    size: int,
     augment: Callable[[Tensor], Tensor] | None,
-    draw: DrawBatches | None,
 ) -> Iterator[Batch]:
     """The batches of an epoch."""
-    if draw is None:
-        batches = _batches(network, points, network.put(rng.permutation(len(points))), settings.batch_size)
+    if points.draw is None:
+        batches = _batches(network, points, network.put(rng.permutation(len(points))), size)
     else:
         batches = (
             Batch(network.inputs(points.x[chosen]), points.y[chosen], chosen)
-            for chosen in map(network.put, draw(rng, len(points)))
+            for chosen in map(network.put, points.draw(rng, len(points)))
         )
     for batch in batches:
         yield batch if augment is None else replace(batch, inputs=augment(batch.inputs))
@@ -188,11 +184,8 @@ def sgd(
     settings: TrainConfig,
     rng: np.random.Generator,
     *,
-    epochs: int | None = None,
-    lr: float | None = None,
     pull: Pull | None = None,
     objective: Objective | None = None,
-    draw: DrawBatches | None = None,
 ) -> Vector:
     """Trains `start` on `samples`, by SGD or another optimizer, and returns the new parameters.
 
@@ -204,26 +197,22 @@ def sgd(
         samples: Training data.
         settings: Learning rate, batch size, epochs, optimizer and so on.
         rng: Shuffles the samples, and seeds what is drawn otherwise (dropout, augmentation).
-        epochs: Instead of the settings' number.
-        lr: Instead of the settings' learning rate.
         pull: Proximal term, if any.
         objective: What the batches' gradients are of, instead of the mean loss.
-        draw: The batches of an epoch, instead of all samples shuffled.
     """
     add_gradient = objective or mean_loss
     points = network.points(samples)
     network.load(start)
     network.start_training()
-    step = settings.lr if lr is None else lr
     weights, gradient = network.flat[: network.trained], network.grad
     anchor = None if pull is None else network.put(pull.anchor[: network.trained])
     velocity = torch.zeros_like(weights) if settings.momentum else None
-    optimizer, augment = _optimizer(settings, network, step), _augment(settings)
+    optimizer, augment = _optimizer(settings, network), _augment(settings)
     decay = settings.weight_decay if optimizer is None else 0.0
     steps, too_small = 0, None
     with _seeded(network, rng):
-        for _ in range(settings.epochs if epochs is None else epochs):
-            for batch in _training_batches(network, points, rng, settings, augment, draw):
+        for _ in range(settings.epochs):
+            for batch in _training_batches(network, points, rng, settings.batch_size, augment):
                 gradient.zero_()
                 try:
                     add_gradient(network, batch)
@@ -244,7 +233,7 @@ def sgd(
                     continue
                 if velocity is not None:
                     gradient = velocity.mul_(settings.momentum).add_(network.grad)
-                weights.sub_(gradient, alpha=step)
+                weights.sub_(gradient, alpha=settings.lr)
                 gradient = network.grad
     if too_small is not None and not steps:
         raise InputError(

@@ -79,7 +79,8 @@ def test_an_unseen_client_trains_alone_as_often_as_the_others(task, start):
     model, rng = start, stream(0, EVALUATE, 5, 3)
     with one_thread():
         for lr in (0.1, 0.05, 0.025):
-            model = sgd(task.network(0), model, task.data.parts(3).train, settings, rng, lr=lr)
+            at_lr = settings.model_copy(update={"lr": lr})
+            model = sgd(task.network(0), model, task.data.parts(3).train, at_lr, rng)
     with engine_for(task, method, settings) as engine:
         replies = engine.ask(Ask(EVALUATE, {client: method.offer(state, client) for client in (2, 3)}), 5)
         found = engine.runner.personalize(3, 5, method.offer(state, 3))
