@@ -45,21 +45,16 @@ class PointPools:
     """Name of each pool in error messages."""
     pool_of_column: NDArray[np.int64]
 
-    @property
-    def train_supply(self) -> Counts:
-        """Number of training points in each pool."""
-        return np.array([len(points) for points in self.train], dtype=np.int64)
-
-    @property
-    def test_supply(self) -> Counts:
-        """Number of test points in each pool."""
-        return np.array([len(points) for points in self.test], dtype=np.int64)
-
     def sum_by_pool(self, table: NDArray[np.float64] | Counts) -> NDArray[np.float64]:
         """Sums the columns of each pool: (rows, columns) to (rows, pools)."""
         is_of_pool = self.pool_of_column[:, None] == np.arange(len(self.train))
         sums: NDArray[np.float64] = table @ is_of_pool.astype(np.float64)
         return sums
+
+
+def _supply(pools: Sequence[Indices]) -> Counts:
+    """Number of points in each pool."""
+    return np.array([len(points) for points in pools], dtype=np.int64)
 
 
 def make_pools(dataset: Dataset, distributions: Sequence[Distribution], by_class: bool) -> PointPools:
@@ -115,7 +110,7 @@ class AllocationPlanner:
         self.partition = partition
         self.pools = pools
         clients, columns = self.clients, len(pools.pool_of_column)
-        supply = pools.train_supply
+        supply = _supply(pools.train)
         server = np.full(distributions, task.server_samples)
         if partition.is_by_class:
             self.shares: ShareMatrix = class_shares(partition, clients, supply, random)
@@ -164,7 +159,7 @@ class AllocationPlanner:
     def _max_samples(self, minimum: int) -> int:
         """The largest number of samples per client that the pools can give, by bisection."""
         low = minimum
-        high = max(minimum, int(self.pools.train_supply.sum()) // self.clients)
+        high = max(minimum, int(_supply(self.pools.train).sum()) // self.clients)
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._find_shortage(middle) is None else (low, middle - 1)
@@ -173,7 +168,7 @@ class AllocationPlanner:
     def _test_counts(self, shares: ShareMatrix) -> Counts:
         """As many test points as allowed, but so few that even the smallest pool suffices for the mixture."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            possible = self.pools.test_supply / self.pools.sum_by_pool(shares)
+            possible = _supply(self.pools.test) / self.pools.sum_by_pool(shares)
         limit = np.floor(np.nan_to_num(possible, nan=np.inf, posinf=np.inf).min(axis=1) + 1e-9)
         sizes = np.minimum(limit, self.task.test_samples).astype(np.int64)
         if (sizes < 1).any():
@@ -240,10 +235,6 @@ def draw_points(
 
     def draw(counts: Counts, distribution: Counts, drawer: _PointDrawer = train) -> PoolPoints:
         columns = counts.nonzero()[0].tolist()
-        if len(columns) == 1:  # as with many clients of one distribution: nothing to put together
-            index = drawer.draw(pool_of_column[columns[0]], int(counts[columns[0]]))
-            seen = np.full(len(index), distribution[columns[0]], np.uint8)
-            return PoolPoints(index[random.permutation(len(index))], seen)
         drawn = [drawer.draw(pool_of_column[column], int(counts[column])) for column in columns]
         index = np.concatenate(drawn) if drawn else np.zeros(0, np.int32)
         order = random.permutation(len(index))
