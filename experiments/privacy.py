@@ -18,7 +18,7 @@ import numpy as np
 
 from grid import Figures, markdown_table, play_study, reported, write_table
 from ipfl.client.client import Client
-from ipfl.client.privacy_accountant import Releases
+from ipfl.client.privacy_accountant import Releases, epsilon_of
 from ipfl.client.private_client import PrivateClient
 from ipfl.config.train_section import PrivacyConfig, TrainConfig
 from ipfl.config.whole_config import Config
@@ -90,9 +90,7 @@ def one_release(noise: float | None) -> str:
     """ε of one gradient with this noise."""
     if noise is None or noise < 1e-6:
         return "–"
-    releases = Releases()
-    releases.add(noise)
-    return f"{releases.epsilon(DELTA):.1f}"
+    return f"{epsilon_of([Releases({(noise, 1.0): 1})], DELTA):.1f}"
 
 
 def run_cell(found: Sequence[Figures]) -> str:

@@ -95,12 +95,12 @@ class TestScores:
     def test_a_number_costs_when_it_is_first_looked_at(self):
         me = private((2.0, 0), (1.0, 1), (1.0, 1), probe=points((2.0, 0), (1.0, 1), (1.0, 1)))
         score = me.score(np.array([0.0, 1.0], np.float32), "probe")
-        assert (score.n, me.log.releases.steps) == (3, {})
+        assert (score.n, me.log.releases) == (3, {})
         # Class 1 wherever x > 0: two of three.
         assert score.hits == score.hits == pytest.approx(2, abs=1e-6)
-        assert me.log.releases.steps == {(TINY, 1.0): 1}
+        assert me.log.releases == {(TINY, 1.0): 1}
         assert score.soft == pytest.approx(0.1192 + 2 * 0.7311, abs=1e-3)
-        assert me.log.releases.steps == {(TINY, 1.0): 2}
+        assert me.log.releases == {(TINY, 1.0): 2}
         assert not me.log.has_looked
 
     def test_loss_of_a_point_has_a_limit(self):
@@ -155,7 +155,7 @@ class TestReplies:
         gradient = me.gradient(ZERO, "probe")
         assert gradient == pytest.approx(np.array([-1, 1]) * (np.sqrt(0.5) - 0.5) / 2, abs=1e-6)
         assert me.protect(Record({"model": gradient})).params["model"] is gradient
-        assert me.log.releases.steps == {(TINY, 1.0): 1}
+        assert me.log.releases == {(TINY, 1.0): 1}
 
 
 class TestNoisyTraining:
@@ -165,12 +165,12 @@ class TestNoisyTraining:
         trained = me.train(ZERO)
         assert trained == pytest.approx(0.1 * np.array([1, -1]) * np.sqrt(0.5), abs=1e-6)
         assert me.protect(Record({"model": trained}, {"n": 1})).params["model"] is trained
-        assert me.log.releases.steps == {(TINY, 1.0): 1}
+        assert me.log.releases == {(TINY, 1.0): 1}
 
     def test_steps_are_counted_with_their_rate(self):
         me = private(*[(1.0, 1)] * 10, batch_size=4, epochs=2)
         me.train(ZERO)
-        assert me.log.releases.steps == {(TINY, 0.4): 6}
+        assert me.log.releases == {(TINY, 0.4): 6}
 
     def test_what_is_no_sum_over_points_is_refused(self):
         with pytest.raises(InputError, match="this method trains on another one"):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -47,36 +47,22 @@ RENYI_ORDERS = (
 """Orders α of the Rényi divergence, of which the best counts."""
 
 
-@dataclass
-class Releases:
-    """Noisy values that left a client: how many of each kind."""
+Releases = Counter[tuple[float, float]]
+"""Noisy values that left a client: (noise, in multiples of the sensitivity; chance of a point to be in)."""
 
-    steps: dict[tuple[float, float], int] = field(default_factory=dict)
-    """(noise, in multiples of the sensitivity; chance of a point to be in it) → number."""
 
-    def add(self, noise: float, count: int = 1, rate: float = 1.0) -> None:
-        """Counts releases, of all points if nothing else is said."""
-        if count:
-            self.steps[noise, rate] = self.steps.get((noise, rate), 0) + count
-
-    def plus(self, other: Releases) -> Releases:
-        """Both together."""
-        both = Releases(dict(self.steps))
-        for (noise, rate), count in other.steps.items():
-            both.add(noise, count, rate)
-        return both
-
-    def epsilon(self, delta: float) -> float:
-        """ε of all of them together."""
-        if not self.steps:
-            return 0.0
-        spent = np.zeros(len(RENYI_ORDERS))
-        for (noise, rate), count in self.steps.items():
-            spent += count * _divergence(noise, rate)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the best order is the first or last one
-            found, _ = _opacus().get_privacy_spent(orders=RENYI_ORDERS, rdp=spent, delta=delta)
-        return max(0.0, float(found))
+def epsilon_of(releases: Iterable[Releases], delta: float) -> float:
+    """ε of all of them together."""
+    total = sum(releases, Releases())
+    if not total:
+        return 0.0
+    spent = np.zeros(len(RENYI_ORDERS))
+    for (noise, rate), count in total.items():
+        spent += count * _divergence(noise, rate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the best order is the first or last one
+        found, _ = _opacus().get_privacy_spent(orders=RENYI_ORDERS, rdp=spent, delta=delta)
+    return max(0.0, float(found))
 
 
 def _opacus() -> Any:
@@ -110,31 +96,23 @@ class PrivacyBook:
             return {}
         found: Mapping[str, Any] = json.loads(path.read_text())
         return {
-            phase: Releases({(float(noise), float(rate)): int(count) for noise, rate, count in steps})
-            for phase, steps in found.items()
+            phase: Releases({(float(noise), float(rate)): int(count) for noise, rate, count in counted})
+            for phase, counted in found.items()
         }
 
     def with_phase(self, client: ClientId, phase: str, releases: Releases) -> dict[str, Releases]:
         """What the book of a client would say after a phase."""
         book = self.load(client)
         before = Releases() if self.is_seeded else book.get(phase, Releases())
-        return {**book, phase: before.plus(releases)}
+        return {**book, phase: before + releases}
 
     def save(self, client: ClientId, book: Mapping[str, Releases]) -> None:
         """Replaces the book of a client; must be done before anything leaves it."""
         make_folder(self.folder)
         write_json(
             self._file(client),
-            {phase: [[*kind, count] for kind, count in one.steps.items()] for phase, one in book.items()},
+            {phase: [[*kind, count] for kind, count in one.items()] for phase, one in book.items()},
         )
 
     def _file(self, client: ClientId) -> Path:
         return self.folder / f"{client}.json"
-
-
-def sum_releases(releases: Iterable[Releases]) -> Releases:
-    """All together."""
-    total = Releases()
-    for one in releases:
-        total = total.plus(one)
-    return total

@@ -197,7 +197,7 @@ class PrivateClient(Client):
             value: The exact one.
             sensitivity: By how much one point can change it.
         """
-        self.log.releases.add(self.privacy.noise)
+        self.log.releases[self.privacy.noise, 1.0] += 1
         return float(value + self.noise.normal(0, self.privacy.noise * sensitivity))
 
     def _unwatched(self, part: Part, limit: int | None = None) -> Points:
@@ -228,7 +228,7 @@ class PrivateClient(Client):
         batches, privacy = PoissonBatches(len(points), self.settings.batch_size), self.privacy
         size = batches.rate * len(points)
         noisy = NoisyGradient(privacy.clip, privacy.noise * privacy.clip, size, self.noise)
-        self.log.releases.add(privacy.noise, batches.steps * epochs, batches.rate)
+        self.log.releases[privacy.noise, batches.rate] += batches.steps * epochs
         # Who is in a batch must be as secret as the noise.
         return TrainingInput(replace(points, draw=batches), self.noise, noisy, hides_statistics=True)
 
@@ -268,7 +268,7 @@ class PrivateClient(Client):
         total += self.noise.normal(0, self.privacy.noise * self.privacy.clip, total.size)
         whole = np.zeros(self.network.size, np.float32)
         whole[: self.network.trained] = total / max(len(points), 1)
-        self.log.releases.add(self.privacy.noise)
+        self.log.releases[self.privacy.noise, 1.0] += 1
         return whole
 
     def protect(self, reply: Record) -> Record:

@@ -7,7 +7,7 @@ import secrets
 import numpy as np
 
 from ipfl.client.client import Client
-from ipfl.client.privacy_accountant import PrivacyBook, Releases, sum_releases
+from ipfl.client.privacy_accountant import PrivacyBook, Releases, epsilon_of
 from ipfl.client.private_client import PrivateClient, noise_path
 from ipfl.client.runner import ClientRunner, Disguise, Job
 from ipfl.core import Record, stream
@@ -41,9 +41,9 @@ class PrivateRunner(ClientRunner):
         book = PrivacyBook(self.memory.folder.with_name("privacy"), is_seeded=self.is_seeded)
         phase = f"{job.round}/{job.action}/{noise_path(job.record)}"
         after = book.with_phase(job.client, phase, releases)
-        epsilon, budget = sum_releases(after.values()).epsilon(self.privacy.delta), self.privacy.epsilon
+        epsilon, budget = epsilon_of(after.values(), self.privacy.delta), self.privacy.epsilon
         if budget is not None and epsilon > budget:
-            spent = sum_releases(book.load(job.client).values()).epsilon(self.privacy.delta)
+            spent = epsilon_of(book.load(job.client).values(), self.privacy.delta)
             return Record({}, {PRIVACY_LOSS: spent, BUDGET_SPENT: True})
         book.save(job.client, after)
         return Record(reply.params, {**reply.facts, PRIVACY_LOSS: epsilon})

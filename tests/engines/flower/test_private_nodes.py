@@ -18,7 +18,7 @@ from tests.engines.flower.loopback import TINY, Loopback, engine_factory, run
 
 import ipfl
 from ipfl.client.memory import ClientMemory
-from ipfl.client.privacy_accountant import Releases
+from ipfl.client.privacy_accountant import Releases, epsilon_of
 from ipfl.client.runner import ASSESS, EVALUATE, LAST_STEP, ClientRunner, Job, actions_of
 from ipfl.config.task_section import TaskConfig
 from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
@@ -279,7 +279,7 @@ class TestBudget:
             replies.append(node.ask(EVALUATE, record, run_id=uuid.uuid4().hex))
         answered = [reply for reply in replies if "hits" in reply.facts]
         # Three counts in each: hits, those on goal, and those of the global model. As many as ε ≤ 2 allows.
-        most = max(k for k in range(40) if Releases({(5.0, 1.0): 3 * k}).epsilon(1e-5) <= 2)
+        most = max(k for k in range(40) if epsilon_of([Releases({(5.0, 1.0): 3 * k})], 1e-5) <= 2)
         assert len(answered) == most == 1
         assert all(reply.facts == {**replies[-1].facts, "budget_spent": True} for reply in replies[most:])
 
@@ -347,7 +347,9 @@ class TestSensitivity:
             assert reply.startswith("[privacy] keeps evaluations of fedavg on the node")
             return
         # 8 points in batches of 4 are two steps per epoch, at a chance of 1/2.
-        assert reply.facts["epsilon"] == pytest.approx(Releases({(5.0, 1.0): 3, (5.0, 0.5): 6}).epsilon(1e-5))
+        assert reply.facts["epsilon"] == pytest.approx(
+            epsilon_of([Releases({(5.0, 1.0): 3, (5.0, 0.5): 6})], 1e-5)
+        )
         assert reply.facts["last_step"] == [None, None]
 
     def test_noise_in_a_training_before_it_is_booked(self, tmp_path):
@@ -356,7 +358,7 @@ class TestSensitivity:
         node = Node(tmp_path, self.data())
         reply = node.ask(EVALUATE, everything("global"), "finetune", privacy=privacy, batch_size=4)
         # A fifth of the 10 points is held back.
-        expected = Releases({(5.0, 1.0): 3, (5.0, 0.5): 10}).epsilon(1e-5)
+        expected = epsilon_of([Releases({(5.0, 1.0): 3, (5.0, 0.5): 10})], 1e-5)
         assert reply.facts["epsilon"] == pytest.approx(expected)
 
 
