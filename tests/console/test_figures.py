@@ -52,11 +52,11 @@ class TestWorkedRound:
         first, second = get("/runs/worked/rounds/0")["clusters"]
         assert first == {
             "cluster": 0, "bids": 2, "paid": 20, "added": 0, "refunded": 0, "reimbursed": 0, "rewarded": 20,
-            "seats": 2, "by_lot": 0, "delivered": 2, "probe_accuracy": 0.5,
+            "seats": 2, "by_lot": 0, "delivered": 2,
         }  # fmt: skip
         assert second == {
             "cluster": 1, "bids": 2, "paid": 20, "added": 0, "refunded": 20, "reimbursed": 0, "rewarded": 10,
-            "seats": 2, "by_lot": 1, "delivered": 1, "probe_accuracy": 0.75,
+            "seats": 2, "by_lot": 1, "delivered": 1,
         }  # fmt: skip
 
     def test_participants(self, get):

@@ -158,58 +158,59 @@ def node(
         run_node(NodeFolder(folder.resolve()), typer.echo)
 
 
+RunConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Config of the run; default: run.toml in DIR."),
+]
+ResumedRun = Annotated[
+    Path | None, typer.Option("--resume", metavar="RUN", help="Continue a run that was stopped.")
+]
+NodesToWaitFor = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes",
+        min=1,
+        max=MAX_CLIENT + 1,
+        metavar="N",
+        help="Nodes to wait for; default: one for each account.",
+    ),
+]
+Wait = Annotated[
+    int,
+    typer.Option("--wait", min=0, max=MAX_SECONDS, metavar="S", help="Seconds to wait for them."),
+]
+Deadline = Annotated[
+    int,
+    typer.Option(
+        "--deadline",
+        min=1,
+        max=MAX_SECONDS,
+        metavar="S",
+        help="Seconds that a node may take to reply; clients.deadline of the config replaces it for clients.",
+    ),
+]
+ClassCount = Annotated[
+    int | None,
+    typer.Option(
+        "--classes",
+        min=1,
+        max=MAX_CLASSES,
+        metavar="N",
+        help="Number of classes; default: what more than half of the nodes say.",
+    ),
+]
+
+
 @app.command("run", epilog="For example:\n\nipfl deploy run hospital --resume hospital/runs/run-1")
 def run_method(
     folder: Folder,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Config of the run; default: run.toml in DIR."),
-    ] = None,
+    config: RunConfigFile = None,
     rounds: Rounds = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN", help="Continue a run that was stopped.")
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            "--nodes",
-            min=1,
-            max=MAX_CLIENT + 1,
-            metavar="N",
-            help="Nodes to wait for; default: one for each account.",
-        ),
-    ] = None,
-    wait: Annotated[
-        int,
-        typer.Option(
-            "--wait",
-            min=0,
-            max=MAX_SECONDS,
-            metavar="S",
-            help="Seconds to wait for them.",
-        ),
-    ] = 120,
-    deadline: Annotated[
-        int,
-        typer.Option(
-            "--deadline",
-            min=1,
-            max=MAX_SECONDS,
-            metavar="S",
-            help="Seconds that a node may take to reply; clients.deadline of the config "
-            "replaces it for clients.",
-        ),
-    ] = 300,
-    classes: Annotated[
-        int | None,
-        typer.Option(
-            "--classes",
-            min=1,
-            max=MAX_CLASSES,
-            metavar="N",
-            help="Number of classes; default: what more than half of the nodes say.",
-        ),
-    ] = None,
+    resume: ResumedRun = None,
+    nodes: NodesToWaitFor = None,
+    wait: Wait = 120,
+    deadline: Deadline = 300,
+    classes: ClassCount = None,
     accounts: AccountsName = None,
 ) -> None:
     """Run a method on the connected nodes, and show its progress. Ctrl-C stops the run."""

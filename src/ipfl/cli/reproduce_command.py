@@ -75,10 +75,6 @@ def _read_seeds(text: str, first: int) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def _seed_count(seeds: list[int]) -> str:
-    return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
-
-
 def _method_labels(methods: str | None) -> list[str] | None:
     """`A,B` as labels of methods; None: all."""
     return None if methods is None else methods.split(",")

@@ -68,11 +68,6 @@ class AccessTokens:
             raise InputError(f"{path} holds no token: delete it, and a new one is made")
         return cls(secret)
 
-    @property
-    def operator_token(self) -> str:
-        """The token that opens everything."""
-        return self._secret.decode()
-
     def client_token(self, run: str, place: str, client: int) -> str:
         """The token that opens one client's page, wherever the run is."""
         named = f"{run} {place}"

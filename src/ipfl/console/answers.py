@@ -111,7 +111,6 @@ class ClusterRound(BaseModel):
     seats: int = 0
     by_lot: int = Field(0, description="of the seats, those given at random")
     delivered: int = 0
-    probe_accuracy: float | None = None
 
 
 class Participant(BaseModel):
@@ -147,9 +146,6 @@ class RoundDetail(BaseModel):
 
     round: int
     rolled_back: bool
-    asked: int | None = Field(None, description="clients that could be asked")
-    bytes_up: int | None = None
-    bytes_down: int | None = None
     clusters: list[ClusterRound]
     total: int = Field(description="participants in all")
     offset: int
@@ -195,7 +191,6 @@ class ClientDetail(BaseModel):
     name: str | None = Field(None, description="where the clients of the run have names")
     account: ClientRow | None = Field(None, description="null without a market")
     wishes: list[Wish]
-    wishes_round: int | None = None
     accuracy: float | None = None
     threshold: float | None = Field(None, description="accuracy that the reference gives this client")
     verdict: str = Field(description="stay or leave, in words")

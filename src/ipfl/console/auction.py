@@ -71,10 +71,7 @@ def round_detail(
     return RoundDetail(
         round=round,
         rolled_back=bool(line.get("rolled_back")),
-        asked=line.get("clients"),
-        bytes_up=line.get("bytes_up"),
-        bytes_down=line.get("bytes_down"),
-        clusters=_clusters(line, reader.metrics(round)),
+        clusters=_clusters(line),
         total=len(pairs),
         offset=offset,
         participants=participants,
@@ -104,7 +101,7 @@ POOL_SUMS = {
 """Kind of a transfer → what it is to the pool of its cluster."""
 
 
-def _clusters(line: Mapping[str, Any], metrics: Mapping[str, float]) -> list[ClusterRound]:
+def _clusters(line: Mapping[str, Any]) -> list[ClusterRound]:
     """Bids, seats and the pool of each cluster."""
     sums: dict[int, Counter[str]] = defaultdict(Counter)
     for bid in line.get("bids", ()):
@@ -114,12 +111,7 @@ def _clusters(line: Mapping[str, Any], metrics: Mapping[str, float]) -> list[Clu
     for transfer in line.get("transfers", ()):
         if transfer.cluster >= 0 and transfer.kind in POOL_SUMS:
             sums[transfer.cluster][POOL_SUMS[transfer.kind]] += transfer.amount
-    return [
-        ClusterRound(
-            cluster=cluster, probe_accuracy=metrics.get(f"cluster_probe_accuracy.{cluster}"), **sums[cluster]
-        )
-        for cluster in sorted(sums)
-    ]
+    return [ClusterRound(cluster=cluster, **sums[cluster]) for cluster in sorted(sums)]
 
 
 def _why(seat: str | None, *, has_bids: bool) -> str:

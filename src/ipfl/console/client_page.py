@@ -57,7 +57,7 @@ def client_detail(runs: FoundRuns, found: FoundRun, client: int) -> ClientDetail
             return None
         names = store.client_names
         account = account_rows(reader, names, [client])[0] if store.header.get("rules") else None
-        wishes_round, wishes = _newest_wishes(reader, client)
+        wishes = _newest_wishes(reader, client)
         numbers = evaluated_rounds(reader)
         accuracy = client_accuracies(reader, numbers[-1]).get(client) if numbers else None
         thresholds = _thresholds(runs, found, client, numbers[-1:])
@@ -73,7 +73,6 @@ def client_detail(runs: FoundRuns, found: FoundRun, client: int) -> ClientDetail
         name=names.get(client),
         account=account,
         wishes=wishes,
-        wishes_round=wishes_round,
         accuracy=accuracy,
         threshold=threshold,
         verdict=verdict,
@@ -121,16 +120,16 @@ def write_model(found: FoundRun, client: int, path: Path) -> None:
     export_model(load(found.folder).model(client), path)
 
 
-def _newest_wishes(reader: Reader, client: int) -> tuple[int | None, list[Wish]]:
+def _newest_wishes(reader: Reader, client: int) -> list[Wish]:
     # From the newest round back: a maximum would be looked for in all rounds.
     newest = reader.column("SELECT round FROM bids WHERE client = ? ORDER BY round DESC LIMIT 1", client)
     if not newest:
-        return None, []
+        return []
     rows = reader.connection.execute(
         "SELECT cluster, rank, score FROM bids WHERE client = ? AND round = ? ORDER BY rank",
         [client, *newest],
     )
-    return newest[0], [Wish(cluster=cluster, rank=rank + 1, score=score) for cluster, rank, score in rows]
+    return [Wish(cluster=cluster, rank=rank + 1, score=score) for cluster, rank, score in rows]
 
 
 def _thresholds(
