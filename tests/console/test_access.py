@@ -210,7 +210,7 @@ class TestAccess:
         (tmp_path / "runs").mkdir()
         make_worked(tmp_path / "runs/mine")
         console = open_for(tmp_path / "runs", auth=True)
-        token = console.access.tokens.client_token(console.identity_of("mine"), "mine", 5)
+        token = console.tokens.client_token(console.identity_of("mine"), "mine", 5)
         web = browser(console, token)
         assert web.get("/runs/mine/clients/5").status_code == 200
         (tmp_path / "runs/mine").rename(tmp_path / "runs/moved")

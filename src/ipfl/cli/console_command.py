@@ -11,9 +11,7 @@ from ipfl.errors import InputError
 
 
 def console(
-    runs: Annotated[
-        Path | None, typer.Option("--runs", metavar="DIR", help="Folder with runs; default: runs.")
-    ] = None,
+    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder with runs.")] = Path("runs"),
     host: Annotated[
         str,
         typer.Option("--host", help="Address to listen on; one that other machines can reach needs --auth."),

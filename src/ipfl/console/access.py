@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import HTTPException
-from starlette.requests import HTTPConnection
 
 from ipfl.errors import InputError
 
@@ -103,20 +102,3 @@ class SignInNeeded(HTTPException):
 
     def __init__(self) -> None:
         super().__init__(401, "sign in with a token", {"WWW-Authenticate": "Bearer"})
-
-
-@dataclass(frozen=True)
-class AccessRules:
-    """The rules of one console."""
-
-    tokens: AccessTokens | None
-    """None: no `--auth`, everybody may read."""
-
-    def identify(self, request: HTTPConnection) -> Identity | None:
-        """The one who asks; None: nobody that is known."""
-        if self.tokens is None:
-            return Identity(is_operator=True)
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer":
-            token = request.cookies.get(COOKIE, "")
-        return self.tokens.identify(token.strip()) if token else None

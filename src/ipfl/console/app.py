@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
 from ipfl.console import json_api, pages
-from ipfl.console.access import AccessRules, AccessTokens, SignInNeeded
+from ipfl.console.access import AccessTokens, SignInNeeded
 from ipfl.console.console import Console
 from ipfl.console.found_runs import FoundRuns
 from ipfl.console.guard import LOOPBACK, Guard, RequestLimits
@@ -105,7 +105,7 @@ def is_loopback(host: str) -> bool:
 
 
 def open_console(
-    runs: Path | None,
+    runs: Path,
     host: str,
     *,
     auth: bool,
@@ -119,16 +119,10 @@ def open_console(
     """
     if not auth and not is_loopback(host):
         raise InputError(f"--host {host} lets other machines in: that needs --auth (see docs/console.md)")
-    folder = runs or Path("runs")
-    if not folder.is_dir():
-        if runs is not None:
-            raise InputError(f"there is no folder {folder} with runs")
-        folder.mkdir(parents=True)
-    found = FoundRuns(folder)
-    found.find()
-    path = token_file or folder / TOKEN_FILE
-    tokens = AccessTokens.load(path) if auth else None
-    return Console(found, AccessRules(tokens), limits or RequestLimits())
+    if not runs.is_dir():
+        raise InputError(f"there is no folder {runs} with runs")
+    tokens = AccessTokens.load(token_file or runs / TOKEN_FILE) if auth else None
+    return Console(FoundRuns(runs), tokens, limits or RequestLimits())
 
 
 def allowed_hosts(host: str) -> frozenset[str] | None:

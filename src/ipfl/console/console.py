@@ -1,4 +1,4 @@
-"""One console: its runs, its rules, and how routes get at it."""
+"""One console: its runs, its tokens, and how routes get at it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Request
 
-from ipfl.console.access import AccessRules, Identity, SignInNeeded
+from ipfl.console.access import COOKIE, AccessTokens, Identity, SignInNeeded
 from ipfl.console.found_runs import FoundRun, FoundRuns
 from ipfl.console.guard import Bucket, RequestLimits
 from ipfl.errors import InputError
@@ -17,16 +17,26 @@ MAX_NUMBER = 2**31 - 1
 
 @dataclass
 class Console:
-    """The runs of one console, and its rules."""
+    """The runs of one console, and who may see them."""
 
     runs: FoundRuns
-    access: AccessRules
+    tokens: AccessTokens | None
+    """None: no `--auth`, everybody may read."""
     limits: RequestLimits = field(default_factory=RequestLimits)
     sign_ins: Bucket = field(init=False)
 
     def __post_init__(self) -> None:
         per_minute = self.limits.sign_ins_per_minute
         self.sign_ins = Bucket(per_minute / 60, per_minute)
+
+    def identify(self, request: Request) -> Identity | None:
+        """The one who asks; None: nobody that is known."""
+        if self.tokens is None:
+            return Identity(is_operator=True)
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            token = request.cookies.get(COOKIE, "")
+        return self.tokens.identify(token.strip()) if token else None
 
     def find(self, key: str) -> FoundRun:
         """A run by its key; an answer 404 if there is none."""
@@ -57,7 +67,7 @@ ConsoleOf = Annotated[Console, Depends(console_of)]
 
 def require_identity(request: Request, console: ConsoleOf) -> Identity:
     """The one who asks; nobody who is not known."""
-    identity = console.access.identify(request)
+    identity = console.identify(request)
     if identity is None:
         raise SignInNeeded
     return identity

@@ -184,12 +184,12 @@ def get_statement(_: ForClient, run: Run, client: ClientNumber) -> dict[str, Any
 @router.post("/runs/{run}/clients/{client}/token")
 def make_token(console: ConsoleOf, _: ForOperator, run: Run, client: ClientNumber) -> Token:
     """The token that opens this client's page and nothing else."""
-    if console.access.tokens is None:
+    if console.tokens is None:
         raise HTTPException(403, "clients have tokens once the console is started with --auth")
     with console.runs.read(run) as (store, reader):
         if client not in reader.clients():
             raise HTTPException(404, "the run has no such client")
-    return Token(token=console.access.tokens.client_token(store.begun, run.key, client))
+    return Token(token=console.tokens.client_token(store.begun, run.key, client))
 
 
 @router.get("/runs/{run}/transfers")

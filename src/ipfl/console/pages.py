@@ -76,8 +76,8 @@ templates.env.filters.update(
 def render(request: Request, template: str, console: Any, **values: Any) -> HTMLResponse:
     """A page with what all pages need."""
     shared = {
-        "identity": console.access.identify(request),
-        "has_auth": console.access.tokens is not None,
+        "identity": console.identify(request),
+        "has_auth": console.tokens is not None,
         "runs_folder": console.runs.folder,
         "page": PAGE_SIZE,
     }
@@ -258,14 +258,13 @@ def show_login(request: Request, console: ConsoleOf) -> Response:
 @router.post("/login")
 async def login(request: Request, console: ConsoleOf) -> Response:
     """Takes a token into a cookie that scripts cannot read and other sites cannot send."""
-    access = console.access
-    if access.tokens is None:
+    if console.tokens is None:
         return RedirectResponse("/", 303)
     if not console.sign_ins.take(peer_of(request.scope)):
         return _refuse_login(request, console, 429, "Too many attempts. Wait a minute.")
     body = (await request.body()).decode("utf-8", "replace")  # its size is limited in front of here
     given = parse_qs(body, max_num_fields=10).get("token", [""])[0].strip()
-    identity = access.tokens.identify(given)
+    identity = console.tokens.identify(given)
     if identity is None:
         problem = "This token is not valid here. Copy it whole, without spaces."
         return _refuse_login(request, console, 401, problem)
