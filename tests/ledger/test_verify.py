@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.ledger.example_runs import (
     HEADER,
@@ -331,6 +331,17 @@ def test_overdraft_that_the_database_did_not_see_is_found(place):
             **{name: st.sampled_from(values) for name, values in MARKET_RULES.items()},
         }
     ),
+)
+@example(  # an explorer pays for a model that it did not bid for
+    seed=1977882589,
+    rules={
+        "payment.price": 8,
+        "payment.opening": 31,
+        "payment.eta": 1,
+        "guards.rule": "paper",
+        "contribution.rule": "paper",
+        "seats.rule": "paper",
+    },
 )
 def test_whatever_the_market_does_is_verified(place, seed, rules):
     """Drop-outs, the broke, lost gradients, any rules: the replay comes to the same transfers."""

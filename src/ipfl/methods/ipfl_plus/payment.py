@@ -203,7 +203,7 @@ class Payment:
             outcome.seats.delivered,
             outcome.psi,
             seats.omega,
-            known.score,
+            np.where(known.ranks >= 0, known.score, np.nan),  # no claim without a bid, which is on record
             access.usual_score,
         )
         best = access.best.tolist()
