@@ -119,7 +119,7 @@ def play(given: Tables, steps: dict[str, float]) -> TokenManager:
     manager.refund(excused)
     lap("payments")
     psi = {k: rng.normal(size=int(delivered[:, k].sum())) for k in range(CLUSTERS)}
-    rule = SettlementRule("shortfall", "positive", eta=0.1, gamma=0.1)
+    rule = SettlementRule("shortfall", eta=0.1, gamma=0.1)
     served = Served(payments & ~excused, seats, delivered, psi, given.omega, given.score, given.usual_score)
     settle(manager, rule, served, {})
     lap("reimbursement and rewards")

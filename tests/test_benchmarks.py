@@ -50,7 +50,7 @@ def test_a_market_and_its_posting():
     # 200 clients, everyone bids for 4 of 16 clusters: a bid and a fee each, and rewards; half get a seat.
     found = bank.market(200, 4)
     assert found["transfers"] > 2 * 4 * 0.9 * 200
-    posted = bank.post(60, "sqlite")
+    posted = bank.post(60)
     assert posted["rows"] > 2 * 0.9 * 60
 
 

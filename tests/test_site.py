@@ -102,7 +102,7 @@ class TestConcepts:
         pools = manager.pool.tolist()
         usual = self.scores()
         usual[[1, 3], 0] = 0.625, 0.75
-        rule = SettlementRule("shortfall", "positive", self.ETA, self.GAMMA, self.SUBSIDY)
+        rule = SettlementRule("shortfall", self.ETA, self.GAMMA, self.SUBSIDY)
         contributions = {cluster: np.array(values) for cluster, values in psi.items()}
         omega = np.zeros((4, 2), int)
         served = Served(payments, self.SEATS, delivered, contributions, omega, self.scores(), usual)
@@ -111,7 +111,7 @@ class TestConcepts:
 
     def test_settings_are_the_defaults(self):
         payment = Payment()
-        expected = SettlementRule("shortfall", "positive", self.ETA, self.GAMMA, self.SUBSIDY)
+        expected = SettlementRule("shortfall", self.ETA, self.GAMMA, self.SUBSIDY)
         assert payment.price == self.PRICE
         assert payment.settlement_rule == expected
         assert TokenAccounts.of_run(setup(4, config={"rounds": 30}), 2, 100, None).opening == 10_000

@@ -27,7 +27,7 @@ from tests.template import TEMPLATE
 
 import ipfl
 from ipfl.client.client import Client
-from ipfl.config.run_config import EvaluateConfig, FaultsConfig
+from ipfl.config.run_config import FaultsConfig
 from ipfl.config.train_section import TrainConfig
 from ipfl.core import (
     HasClusters,
@@ -50,16 +50,6 @@ class TestDeterminism:
         assert digest(one.state) == digest(same.state)
         assert [digest(done) for done in one.done] == [digest(done) for done in same.done]
         assert digest(one.state) != digest(other.state)
-
-    def test_workers_do_not_matter(self, task, method):
-        evaluate = EvaluateConfig(every=1)
-        config = ipfl.RunConfig(rounds=ROUNDS, evaluate=evaluate)
-        here, there = (
-            ipfl.run(task, method, config, engine=ipfl.local_engine(workers=workers)) for workers in (0, 2)
-        )
-        assert here.history == there.history
-        assert digest(here.state) == digest(there.state)
-        assert digest(here.evaluations) == digest(there.evaluations)
 
 
 class TestParts:
@@ -104,24 +94,16 @@ class TestState:
                 again = next(method.round(state, Roster(task.data.clients), round))
                 assert digest(again) == digest(play.engine.asks[so_far])
 
-    def test_nothing_is_kept_on_the_method(self, task, method):
-        before = dict(vars(method))
-        with Play(task, method) as play:
-            play.rounds()
-        assert vars(method) == before
-
 
 class TestMissingReplies:
     @pytest.mark.parametrize(
         "drop",
         [
-            lambda ask, round, client: client % 2 == 0,
             lambda ask, round, client: round == 1,
             lambda ask, round, client: ask.action != "train",
             lambda ask, round, client: ask.action == "train",
-            lambda ask, round, client: True,
         ],
-        ids=["half of the clients", "a whole round", "all but training", "all training", "everyone, always"],
+        ids=["a whole round", "all but training", "all training"],
     )
     def test_lost_replies(self, task, method, drop):
         with Play(task, method, drop=drop) as play:
@@ -133,8 +115,10 @@ class TestMissingReplies:
     def test_without_any_reply_the_models_stay(self, task, method):
         with Play(task, method, drop=lambda *_: True) as play:
             before = {name: vector.tobytes() for name, vector in method.models(play.state).items()}
-            play.round(0)
+            play.rounds()
             assert {n: v.tobytes() for n, v in method.models(play.state).items()} == before
+            assert 0 <= play.evaluated(0).facts["hits"] <= 20
+            assert json.dumps(play.lines(), allow_nan=False)
 
     @pytest.mark.parametrize("first", [0, 1], ids=["from the start", "after a round of all"])
     def test_only_one_client_is_left(self, task, method, first):
@@ -178,7 +162,8 @@ class TestFaults:
         """Drop-outs, late replies, crashed workers and broken replies: the same on any number of workers."""
         faults = FaultsConfig(dropout=0.3, slow=0.1, crash=0.1, broken=0.2)
         train = TrainConfig(per_round=4, min_clients=2)
-        config = ipfl.RunConfig(rounds=6, train=train, faults=faults)
+        adapt = {"epochs": 1} if method.gives_one_network else {}
+        config = ipfl.RunConfig(rounds=6, train=train, faults=faults, adapt=adapt)
         here, there = (
             ipfl.run(
                 task, method, config, engine=ipfl.local_engine(workers=workers), out=tmp_path / str(workers)
@@ -187,11 +172,12 @@ class TestFaults:
         )
         assert here.history == there.history
         assert digest(here.state) == digest(there.state)
+        assert here.evaluations == there.evaluations  # but for the seconds of the last step
         assert {line.get("rolled_back", False) for line in here.history} == {True, False}
         for model in here.models.values():
             assert np.abs(model).max() < 1e3
 
-    @pytest.mark.parametrize("kind", ["nan", "infinite", "shape", "enormous"])
+    @pytest.mark.parametrize("kind", ["nan", "shape", "enormous"])
     def test_every_reply_is_broken(self, task, method, played, kind):
         """Whatever is asked for, and however it comes back: the server goes on, and no reply counts."""
         faults = FaultsConfig(broken=1, broken_kinds=[kind])
@@ -269,13 +255,9 @@ class TestLastStep:
             with pytest.raises(InputError, match=f"^\\[adapt\\] needs .*{method.name}"):
                 ipfl.run(task, method, self.CONFIG, engine=ipfl.local_engine(workers=0))
             return
-        here, there = (
-            ipfl.run(task, method, self.CONFIG, engine=ipfl.local_engine(workers=workers))
-            for workers in (0, 2)
-        )
+        here = ipfl.run(task, method, self.CONFIG, engine=ipfl.local_engine(workers=0))
         without = run_here(task, method, rounds=ROUNDS)
-        assert digest(here.state) == digest(there.state) == digest(without.state)
-        assert here.evaluations == there.evaluations  # but for the seconds of the last step
+        assert digest(here.state) == digest(without.state)
         assert 15 <= here.summary["last_step_passes"] <= 60  # five or twenty epochs of three passes
         assert here.summary["last_step_seconds"] > 0
         assert without.summary["last_step_passes"] is without.summary["last_step_seconds"] is None
@@ -338,17 +320,14 @@ class TestDescription:
         assert "\n" not in method.summary
         assert len(method.summary) > 10
 
-    def test_every_hyper_parameter_has_a_default_and_a_description(self, method):
+    def test_it_is_frozen_and_every_hyper_parameter_has_a_default_and_a_description(self, method):
         fields = type(method).__pydantic_fields__
         assert set(fields) == {field.name for field in dataclasses.fields(method)}
         for name, field in fields.items():
             assert not field.is_required(), name
             assert field.description, name
-
-    def test_frozen(self, method):
-        for field in dataclasses.fields(method):
             with pytest.raises(dataclasses.FrozenInstanceError):
-                setattr(method, field.name, None)
+                setattr(method, name, None)
 
     def test_preferences_name_clusters_that_exist(self, task, method, played):
         preferred = method.preferences(played.state) if isinstance(method, HasClusters) else {}

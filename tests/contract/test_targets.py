@@ -72,12 +72,6 @@ def test_contributions_of_the_market(target, rule):
     assert all(np.isfinite(psi) for psi in worth if psi is not None)
 
 
-def test_initial_clustering_needs_classes():
-    method = ipfl.method("ipfl", initial_clustering=True)
-    with pytest.raises(InputError):
-        run_here(make_task("regression"), method, rounds=1)
-
-
 @pytest.mark.parametrize("target", TARGETS)
 def test_attackers_with_false_targets(target):
     adversary = AdversaryConfig(kind="label_flip", share=0.5)

@@ -28,12 +28,13 @@ LINE = {
     "clients": 3,
     # Client 2 wants both clusters and can pay two bids; 5 wants cluster 0, 9 wants cluster 1.
     "bids": (Bid(2, 0, 1), Bid(2, 1, 0), Bid(5, 0, 0), Bid(9, 1, 0)),
-    # In cluster 0 clients 2 and 5 sit by their bids; in cluster 1 client 9, and 5 as an explorer, who fails.
+    # In cluster 0 clients 2 and 5 sit by their bids; in cluster 1 client 9, and 5 as an explorer, whose
+    # update is lost.
     "seats": (
         Seat(2, 0, "performance", True),
         Seat(5, 0, "performance", True),
         Seat(9, 1, "performance", True),
-        Seat(5, 1, "random", False),
+        Seat(5, 1, "random", False, True),
     ),
     "contributions": (Contribution(2, 0, 0.5, 1), Contribution(5, 0, 0.25, 1), Contribution(9, 1, None, 1)),
     "cluster_probe_accuracy": (Figure(0, 0.5), Figure(1, 0.75)),
@@ -51,7 +52,7 @@ LINE = {
         Transfer("fee", -4, -5, 10, 1, 9),
         Transfer("fee", 5, -5, 10, 1, 5),
         Transfer("refund", -4, 2, 10, 1, 2),
-        # client 5 did not deliver in cluster 1
+        # client 5's update in cluster 1 got lost at the server
         Transfer("refund", -5, 5, 10, 1, 5),
         # no accuracy before: nothing is reimbursed. Pool 0 holds 20 for ranks 2 (client 2) and 1 (client 5):
         # 2/3·20 = 13⅓ and 1/3·20 = 6⅔; the odd token goes to the larger remainder: 13 and 7.
@@ -67,7 +68,7 @@ ROLLED_BACK = {
     "rolled_back": True,
     # The same bids and seats, but nobody delivered: all four bids go into escrow and back.
     "bids": LINE["bids"],
-    "seats": tuple(seat._replace(delivered=False) for seat in LINE["seats"]),
+    "seats": tuple(seat._replace(delivered=False, excused=False) for seat in LINE["seats"]),
     "transfers": (
         *LINE["transfers"][:4],
         Transfer("refund", -2, 2, 10, 0, 2),

@@ -27,7 +27,6 @@ from ipfl.market.settlement import Served, SettlementRule, settle
 RULES = st.builds(
     SettlementRule,
     st.sampled_from(["shortfall", "printed"]),
-    st.sampled_from(["positive", "all"]),
     st.floats(0, 1),
     st.floats(0, 1),
     st.integers(0, 30),

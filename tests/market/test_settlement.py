@@ -9,8 +9,8 @@ from ipfl.market.bank import TokenAccounts, TokenManager
 from ipfl.market.settlement import Served, SettlementRule, settle
 
 PRICE = 10
-NOW = SettlementRule("shortfall", "positive", eta=0.5, gamma=0.1)
-PRINTED = SettlementRule("printed", "all", eta=0.5, gamma=0.1)
+NOW = SettlementRule("shortfall", eta=0.5, gamma=0.1)
+PRINTED = SettlementRule("printed", eta=0.5, gamma=0.1)
 
 
 def manager(pools: list[int], clients: int = 5) -> TokenManager:

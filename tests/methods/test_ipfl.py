@@ -390,7 +390,10 @@ class TestRuns:
             len({bid.cluster for bid in result.history[5]["bids"] if bid.client == i}) for i in range(12)
         } == {1}
 
-    @pytest.mark.parametrize("chosen", [{}, {"incentive": False}, {"importance": "relative", "clusters": 4}])
+    @pytest.mark.parametrize(
+        "chosen",
+        [{"importance": "fedsoft"}, {"incentive": False}, {"importance": "relative", "clusters": 4}],
+    )
     def test_the_ledger_verifies_and_replays(self, task, tmp_path, chosen):
         result = run_here(task, IPFL(**chosen), rounds=4, out=tmp_path / "run")
         report = result.summary["report"]
@@ -398,29 +401,13 @@ class TestRuns:
         done = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")])
         assert done.exit_code == 0, done.output
 
-    def test_its_market_is_on_the_page_of_a_run(self, task, tmp_path):
-        result = run_here(task, IPFL(), rounds=4, out=tmp_path / "run")
-        page = tmp_path / "page.html"
-        done = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(page)])
-        assert done.exit_code == 0, done.output
-        text = page.read_text()
-        for balance in result.summary["report"]["balances"]:
-            assert f"{balance:,}".replace(",", "\u202f") in text or str(balance) in text
-
-    @pytest.mark.parametrize("importance", ["own", "relative"])
     @pytest.mark.parametrize("kind", ["liar", "colluder", "replay"])
-    def test_attackers_are_understood(self, task, kind, importance):
+    def test_attackers_are_understood(self, task, kind):
         """What they say has the form of an honest answer: it counts, and nobody is silent."""
         adversary = ipfl.AdversaryConfig(kind=kind, share=0.3)
-        result = run_here(task, IPFL(importance=importance), rounds=3, adversary=adversary)
+        result = run_here(task, IPFL(importance="relative"), rounds=3, adversary=adversary)
         assert not [event for line in result.history for event in line["events"] if event.client is not None]
 
     def test_clients_may_think(self, task):
         result = run_here(task, IPFL(), rounds=4, strategy=ipfl.StrategyConfig(cost=0.5))
         assert [round for round, *_ in result.summary["strategy"]["shares"]] == [1, 2, 3]
-
-    @pytest.mark.parametrize("importance", ["own", "fedsoft", "relative"])
-    def test_every_importance_runs(self, task, importance):
-        result = run_here(task, IPFL(importance=importance), rounds=3)
-        assert 0 < result.summary["personalized_accuracy"]["mean"] <= 1
-        assert {bid.rank for bid in result.history[-1]["bids"]} <= {0, 1}

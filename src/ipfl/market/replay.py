@@ -34,9 +34,7 @@ class MarketReplay:
 
     Args:
         rules: `price`, `opening`, `eta`, `gamma`, `clusters`; may be left out: `incentive` (true),
-            `positive` (false: providers are rewarded even if they contributed nothing), `reimburse`
-            ("printed"), `forfeit` (false: seats that delivered nothing are refunded), `subsidy` (0) and
-            `brought` (none: tokens from an earlier run by client).
+            `settlement` ("printed"), `subsidy` (0), `brought` (none: tokens from an earlier run by client).
         clients: All clients that have an account.
     """
 
@@ -49,13 +47,11 @@ class MarketReplay:
         self.accounts = TokenAccounts.open(clients, self.clusters, int(rules["opening"]), brought)
         self.row = {client: row for row, client in enumerate(self.accounts.ids.tolist())}
         self.rule = SettlementRule(
-            rules.get("reimburse", "printed"),
-            "positive" if rules.get("positive", False) else "all",
+            rules.get("settlement", "printed"),
             float(rules["eta"]),
             float(rules["gamma"]),
             int(rules.get("subsidy", 0)),
         )
-        self.forfeit = bool(rules.get("forfeit", False))
         self.incentive = bool(rules.get("incentive", True))
         shape = self.accounts.net.shape
         self.omega, self.usual_score = np.zeros(shape, np.int64), np.full(shape, np.nan)
@@ -83,33 +79,33 @@ class MarketReplay:
 
     def _replay(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
         """The steps of a round in the order of Algorithm 1."""
-        bids: Sequence[Bid] = line["bids"]
-        paid = manager.collect_bids(self._bid_ranks(bids))
+        ranks, score, served = self._bids(line["bids"])
+        paid = manager.collect_bids(ranks)
         seats = self._seats(line.get("seats") or ())
-        payments = manager.charge(paid, seats, self._served(bids))
-        lost = seats.all & ~seats.delivered
-        if self.forfeit:
-            lost &= seats.excused
+        payments = manager.charge(paid, seats, served)
+        lost = seats.all & ~seats.delivered & seats.excused
         manager.refund(lost)
-        payments = payments & ~lost
         if self.incentive:
-            self._settle(manager, payments, seats, line)
+            self._settle(manager, payments & ~lost, seats, score, line)
         else:
-            manager.refund(payments)
+            manager.refund(payments & ~lost)
         self.omega = self.omega + seats.delivered
 
     def _replay_rolled_back(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
         """Only bids and their refunds."""
-        manager.return_bids(self._bid_ranks(line["bids"]))
+        manager.return_bids(self._bids(line["bids"])[0])
         if reported := [key for key in ("contributions", *METRIC_KEYS) if line.get(key)]:
             raise ImpossibleError(f"the round is rolled back, but reports {reported[0]}")
 
-    def _bid_ranks(self, bids: Sequence[Bid]) -> Ints:
-        """(N, K) rank of every bid."""
-        table = np.full(self.omega.shape, NO_BID)
-        for bid in bids:
-            table[self._place(bid.client, bid.cluster)] = bid.rank
-        return table
+    def _bids(self, rows: Sequence[Bid]) -> tuple[Ints, Floats, Bools]:
+        """(N, K) ranks of bids and what bidders said of the models, (N,) who pays for all its bids."""
+        ranks, score = np.full(self.omega.shape, NO_BID), np.full(self.omega.shape, np.nan)
+        served = np.zeros(len(self.row), bool)
+        for bid in rows:
+            place = self._place(bid.client, bid.cluster)
+            ranks[place], score[place] = bid.rank, np.nan if bid.score is None else bid.score
+            served[place[0]] |= bid.served
+        return ranks, score, served
 
     def _place(self, client: ClientId, cluster: int) -> tuple[int, int]:
         """Row and column of a client and a cluster in the tables."""
@@ -126,23 +122,13 @@ class MarketReplay:
             seats.delivered[place], seats.excused[place] = row.delivered, row.excused
         return seats
 
-    def _served(self, bids: Sequence[Bid]) -> Bools:
-        """(N,) clients that pay for all their bids."""
-        served = np.zeros(len(self.row), bool)
-        for bid in bids:
-            served[self._place(bid.client, bid.cluster)[0]] |= bid.served
-        return served
-
-    def _scores(self, bids: Sequence[Bid]) -> Floats:
-        """(N, K) what the bidders said of the models in this round."""
-        table = np.full_like(self.usual_score, np.nan)
-        for bid in bids:
-            if bid.score is not None:
-                table[self._place(bid.client, bid.cluster)] = bid.score
-        return table
-
     def _settle(
-        self, manager: TokenManager, payments: Bools, seats: Seating, line: Mapping[str, Any]
+        self,
+        manager: TokenManager,
+        payments: Bools,
+        seats: Seating,
+        score: Floats,
+        line: Mapping[str, Any],
     ) -> None:
         """Eqs. reimbursement_utility, reimbursement and reward_distribution of every cluster."""
         rows: Sequence[Contribution] = line.get("contributions") or ()
@@ -155,7 +141,6 @@ class MarketReplay:
             contributions = [recorded[row, k] for row in providers.tolist()]
             psi[k] = np.array([np.nan if row.psi is None else row.psi for row in contributions])
             self._check_omega(k, providers, np.array([row.omega for row in contributions]))
-        score = self._scores(line["bids"])
         served = Served(payments, seats.all, delivered, psi, self.omega, score, self.usual_score)
         settle(manager, self.rule, served, self._accuracies(line))
         self.usual_score = usual_score_after(self.usual_score, score, np.isfinite(score))

@@ -24,8 +24,9 @@ USUAL_DECAY = 0.8
 class SettlementRule:
     """Who gets what of a pool; the settings of the same names."""
 
-    reimburse: Literal["shortfall", "printed"]
-    rewarded: Literal["positive", "all"]
+    settlement: Literal["shortfall", "printed"]
+    """printed: by the cluster's accuracy, and all providers earn; shortfall: consumers that got less than
+    they are used to, and contributions above 0."""
     eta: float
     gamma: float
     subsidy: int = 0
@@ -72,14 +73,14 @@ def settle(
         psi = served.psi.get(k, np.full(len(providers), np.nan))
         if not len(providers):
             share, owed = 0.0, payers
-        elif rule.reimburse == "printed":
+        elif rule.settlement == "printed":
             share, owed = utility(*accuracy[k], rule.eta, rule.gamma), payers
         else:
             missing = shortfalls(served.score[payers, k], served.usual_score[payers, k], rule.gamma)
             # By the median, so that no single claim of a bad score moves any tokens.
             share, owed = rule.eta * float(np.median(missing)), payers[missing > 0]
         manager.reimburse(k, owed, share)
-        earning = ~(psi <= 0) if rule.rewarded == "positive" else np.ones(len(psi), bool)
+        earning = ~(psi <= 0) | (rule.settlement == "printed")
         if earning.any():
             rows = providers[earning]
             manager.subsidise(k, rows, rule.subsidy)
@@ -98,7 +99,7 @@ def _refunded(served: Served, rule: SettlementRule, cluster: int, payers: Ints) 
     paid.
     """
     others = payers[~served.seats[payers, cluster]]
-    was_worth_nothing = rule.rewarded == "positive" and served.delivered[:, cluster].any()
+    was_worth_nothing = rule.settlement == "shortfall" and served.delivered[:, cluster].any()
     return others if was_worth_nothing and len(others) else payers
 
 

@@ -1,11 +1,11 @@
 """The methods, one file each, server and client side together; and the registry that finds them by name.
 
 To add one: write the file, add its line to `METHODS`. Methods from outside need no line: a config names one
-of your own as `module:Class`, and installed packages offer some by name, as entry points of the group
-`ipfl.methods`. Classes are imported only when asked for, so that listing names costs nothing.
+of your own, or of an installed package, as `module:Class`. Classes are imported only when asked for, so that
+listing names costs nothing.
 
-Methods import `ipfl.core`, `ipfl.data` and `ipfl.client`; none but `methods.ipfl` knows of tokens. `runs` and
-the packages above may import the registry. No module imports a method: the registry finds it by its name.
+Methods import `ipfl.core`, `ipfl.data` and `ipfl.client`; only the two IP-FLs know of tokens. No module
+imports a method (the registry finds it by its name), but for the paper's formulas, which `ipfl_plus` uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import dataclasses
 import json
 from collections.abc import Container, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -53,14 +52,6 @@ DEFAULT = "ipfl-plus"
 REFERENCE = "fedavg"
 """Whose accuracy per client is the threshold ρ_i of PMA."""
 
-ENTRY_POINT_GROUP = "ipfl.methods"
-"""Under which installed packages offer methods."""
-
-
-def method_names() -> list[str]:
-    """Names of all methods: those of this package, and those of installed packages."""
-    return [*METHODS, *(name for name in _entry_points() if name not in METHODS)]
-
 
 def method_class(name: str) -> type[Method[Any]]:
     """The class of a method: by its name, or `module:Class` of your own.
@@ -71,13 +62,11 @@ def method_class(name: str) -> type[Method[Any]]:
     if name in METHODS:
         module, _, class_name = METHODS[name].partition(":")
         return cast("type[Method[Any]]", getattr(import_module(f"ipfl.methods.{module}"), class_name))
+    if ":" not in name:
+        raise unknown("method", name, [*METHODS, "module:Class"])
     from ipfl.system.plugins import load_callable
 
-    offered = _entry_points()
-    if ":" not in name and name not in offered:
-        raise unknown("method", name, [*method_names(), "module:Class"])
-    reference = name if ":" in name else offered[name].value
-    return _check_method_class(load_callable(reference, "method"), name)
+    return _check_method_class(load_callable(name, "method"), name)
 
 
 def method_summary(name: str) -> str:
@@ -105,14 +94,7 @@ def method_reference(method: Method[Any]) -> str:
     """What `method_class` finds a method's class by: its name, or `module:Class`."""
     kind = type(method)
     own = f"{kind.__module__}:{kind.__qualname__}"
-    if own == f"ipfl.methods.{METHODS.get(method.name)}":
-        return method.name
-    offered = (name for name, point in _entry_points().items() if point.value == own and name not in METHODS)
-    return next(offered, own)
-
-
-def _entry_points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    return method.name if own == f"ipfl.methods.{METHODS.get(method.name)}" else own
 
 
 def check_method(given: Any) -> Method[Any]:

@@ -371,7 +371,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
                 k: estimate_shapley(gradients[k], found.models, found.samples, models[k], self.normalised)
                 for k, found in updates.items()
             }
-            rule = SettlementRule("printed", "all", self.eta, self.gamma)
+            rule = SettlementRule("printed", self.eta, self.gamma)
             served = Served(paid, seats.all, seats.delivered, psi, state.omega, unknown, unknown)
             known = {k: (accuracy.get(k, np.nan), float(state.best[k])) for k in range(self.clusters)}
             share = settle(manager, rule, served, known)
@@ -425,7 +425,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
     def rules(self, state: IPFLState) -> dict[str, Fact]:
         """Price and rates, for the audit of the ledger; what is not in it is as printed."""
         rates = {"price": self.price, "eta": self.eta, "gamma": self.gamma, "clusters": self.clusters}
-        return {**rates, "incentive": self.incentive, "forfeit": True, **state.accounts.rules()}
+        return {**rates, "incentive": self.incentive, **state.accounts.rules()}
 
 
 def estimate_shapley(

@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.methods import DEFAULT, REFERENCE, method_names, method_summary
+from ipfl.methods import DEFAULT, METHODS, REFERENCE, method_summary
 
 if TYPE_CHECKING:
     from ipfl.report.config_text import Hyperparameter
@@ -231,7 +231,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
 def methods_table() -> Table:
     """All methods."""
     table = plain_table("method", "what it does")
-    for name in method_names():
+    for name in METHODS:
         roles = [role for role, holder in (("default", DEFAULT), ("reference", REFERENCE)) if holder == name]
         note = f" [dim]({', '.join(roles)})[/dim]" if roles else ""
         table.add_row(name, escape(method_summary(name)) + note)

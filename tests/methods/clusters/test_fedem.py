@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tests.federation import ZERO, answer_round, client, points, run_here, setup, train_round
+from tests.federation import ZERO, answer_round, client, points, setup, train_round
 
-import ipfl
 from ipfl.config.sections import AggregateConfig
 from ipfl.core import Record
 from ipfl.methods.clusters.fedem import MIXTURE_STEPS, FedEM, mixture_weights, responsibilities
@@ -133,9 +132,3 @@ def test_learners_start_differently_and_their_cost_is_reported():
     assert [model[0] for model in state.models] == [0, 1, 2]
     assert method.report(state) == {"trainings_per_seat": 3}
     assert list(method.models(state)) == ["cluster_0", "cluster_1", "cluster_2"]
-
-
-def test_it_learns():
-    task = ipfl.Task.load(clients=6, samples=60, test_samples=50, unseen=1, model="softmax")
-    result = run_here(task, FedEM(), rounds=30)
-    assert result.personalized_accuracy > 0.3  # of ten classes

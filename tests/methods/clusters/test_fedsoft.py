@@ -14,12 +14,10 @@ from tests.federation import (
     client,
     first_ask,
     play_round,
-    run_here,
     setup,
     sigma,
 )
 
-import ipfl
 from ipfl.config.sections import AggregateConfig
 from ipfl.core import Record
 from ipfl.methods.clusters.fedsoft import FedSoft, SoftClusters, center_importance
@@ -107,12 +105,8 @@ class TestRound:
             {"importance": [0.5], "n": 4},
             {"importance": [0.5, 0.0], "n": 4},
             {"importance": [0.5, 1.5], "n": 4},
-            {"importance": [0.5, float("nan")], "n": 4},
-            {"importance": None, "n": 4},
-            {"importance": [0.5, 0.5], "n": 0},
-            {"importance": [0.5, 0.5]},
         ],
-        ids=["too few", "zero", "above one", "nan", "none", "n=0", "no n"],
+        ids=["too few", "zero", "above one"],
     )
     def test_invalid_estimates_are_left_out(self, facts):
         known = state(A, B, importance={0: (0.25, 0.75)}, sizes={0: 7})
@@ -178,35 +172,12 @@ class TestDraw:
         assert max(sizes) - min(sizes) <= 1
         assert sum(sizes) >= min(per_round, clients * clusters)
 
-    def test_clusters_draw_on_until_the_budget_is_used(self):
-        # Clients 0 and 1 are as good as certain to be drawn first by both clusters, 2 and 3 after them. The
-        # two places of each cluster go to 0 and 1, which are two trainings; with a third place each, all four
-        # clients are drawn if the third ones differ. If they are the same, both draw a fourth: never fewer
-        # trainings than four, never more.
-        sure, last = (1.0, 1.0), (1e-12, 1e-12)
-        known = {"importance": {0: sure, 1: sure, 2: last, 3: last}, "sizes": dict.fromkeys(range(4), 1)}
-        before, method = state(A, B, per_round=4, **known), FedSoft(estimate_every=10**6)
-        seen = set()
-        for round in range(1, 40):
-            first, second = self.drawn(method, before, 4, round)
-            assert set(first[:2]) == set(second[:2]) == {0, 1}
-            assert set(first) | set(second) == {0, 1, 2, 3}
-            seen.add((len(first), len(second)))
-        # Third places differ: 3 and 3. They are the same: the cluster whose turn it is draws the missing one.
-        assert seen == {(3, 3), (4, 3), (3, 4)}
-
     def test_shares_too_small_for_a_division(self):
         tiny = (1e-320, 1e-320)
         known = {"importance": dict.fromkeys(range(3), tiny), "sizes": dict.fromkeys(range(3), 1)}
         before = state(A, B, per_round=3, **known)
         drawn = self.drawn(FedSoft(estimate_every=10**6), before, 3, 1)
         assert set().union(*drawn) == {0, 1, 2}
-
-    def test_places_that_cannot_be_shared_go_round(self):
-        # Of 999 clients, three draws hit three different ones: nearly always, and in these rounds.
-        before = state(A, B, per_round=3)
-        counts = [list(map(len, self.drawn(FedSoft(), before, 999, round))) for round in range(4)]
-        assert counts == [[2, 1], [1, 2], [2, 1], [1, 2]]
 
 
 class TestDeployed:
@@ -233,9 +204,3 @@ def test_what_the_server_knows_of_preferences():
 def test_centers_start_differently():
     fresh = setup(2, make_params=lambda k: np.full(2, k, np.float32))
     assert [model[0] for model in FedSoft(clusters=3).init(fresh).models] == [0, 1, 2]
-
-
-def test_it_learns():
-    task = ipfl.Task.load(clients=6, samples=60, test_samples=50, unseen=1, model="softmax")
-    result = run_here(task, FedSoft(), rounds=30)
-    assert result.personalized_accuracy > 0.3  # of ten classes

@@ -15,12 +15,10 @@ from tests.federation import (
     first_ask,
     play_round,
     points,
-    run_here,
     sigma,
     train_round,
 )
 
-import ipfl
 from ipfl.config.sections import AggregateConfig
 from ipfl.core import Record, Setup
 from ipfl.methods.clusters.ifca import IFCA, Clustering
@@ -95,14 +93,10 @@ class TestRound:
         "broken",
         [
             update(2, 9),
-            update(-1, 9),
-            update(None, 9),
-            update(True, 9),
             Record({"cluster_0": B}, {"n": 1, "cluster": 1}),
             update(0, np.nan),
-            update(0, 9, n=0),
         ],
-        ids=["no such cluster", "negative", "none named", "a truth value", "another's model", "nan", "n=0"],
+        ids=["no such cluster", "another's model", "nan"],
     )
     def test_invalid_replies_are_left_out(self, broken):
         done = answer(IFCA(), start(A, B), {0: update(0, 5), 1: broken, 2: update(1, 7)})
@@ -132,12 +126,6 @@ class TestCollapse:
         assert done.state.unused == (0,)
         assert method.report(done.state)["collapsed"] is False
 
-    def test_no_answer_is_no_collapse(self):
-        method = IFCA()
-        done = answer(method, start(A, B), {0: Record()})
-        assert done.kinds == [("invalid_reply", 0)]
-        assert method.report(done.state)["collapsed"] is False
-
     def test_one_cluster_cannot_collapse(self):
         method = IFCA(clusters=1)
         done = answer(method, start(A), {0: update(0)})
@@ -156,13 +144,6 @@ class TestRestarts:
     @pytest.mark.parametrize(("clusters", "share"), [(1, 0), (2, 0.35), (4, 0.1)])
     def test_accepted_shares_of_the_authors(self, clusters, share):
         assert accepted_share(clusters) == pytest.approx(share)
-
-    def test_accepted_shares_between_and_beyond(self):
-        # 0.35·(2/K)^a with a = log2(0.35/0.1): doubling K divides by 3.5, so 0.1/3.5 for K = 8. For K = 3,
-        # (2/3)^1.8074 = exp(−1.8074·0.40547) = exp(−0.73282) = 0.48055, times 0.35 = 0.16819.
-        assert accepted_share(8) == pytest.approx(0.1 / 3.5)
-        assert accepted_share(3) == pytest.approx(0.16819, abs=1e-5)
-        assert all(accepted_share(k) <= 1 / k for k in range(1, 50)), "an even split is always accepted"
 
     def test_spread_of_choices(self):
         # Of four clients three choose model 0 (of the tie, too) and one model 2, none model 1.
@@ -206,22 +187,12 @@ class TestRestarts:
         assert "50% of those asked" in done.events[0].text
 
     def test_the_best_draw_is_kept_if_none_is_accepted(self):
+        # One of four chooses the other model of draw 1 (0.25 < 0.35), none that of draw 0, of lower loss.
+        one_of_four = [[5, 6]] * 3 + [[6, 5]]
+        assert self.start_with([[0, 1]] * 4, one_of_four, restarts=2)[1] == [2, 3]
         # All shares are 0: the lowest loss of the chosen models decides, and then the earlier draw.
         assert self.start_with([[3, 4]] * 4, [[1, 2]] * 4, [[2, 9]] * 4)[1] == [2, 3]
         assert self.start_with([[1, 4]] * 4, [[1, 2]] * 4, [[2, 9]] * 4)[1] == [0, 1]
-
-    def test_the_larger_smallest_cluster_comes_before_the_lower_loss(self):
-        # Of seven clients, two choose the other model of draw 1: 2/7 = 0.29 < 0.35, against 1/7 of draw 0,
-        # whose loss is lower.
-        method = IFCA(clusters=2, restarts=2)
-        draws = iter([[[0, 1]] * 6 + [[1, 0]], [[5, 6]] * 5 + [[6, 5]] * 2])
-        losses = iter([row for draw in draws for row in draw])
-        engine = ScriptedEngine(
-            {"rate": lambda client, _: Record({}, {"losses": next(losses)}), "train": lambda client, _: None}
-        )
-        play_round(method, method.init(federation_of(7)), engine, 7)
-        assert engine.actions == ["rate", "rate", "train"]
-        assert [v[0] for v in engine.asks[-1].to[0].params.values()] == [2, 3]
 
     def test_every_draw_is_rated_by_other_clients(self):
         method = IFCA(restarts=8)
@@ -237,9 +208,7 @@ class TestRestarts:
         "losses",
         [
             {},
-            {0: Record({}, {"losses": [1.0]})},
             {0: Record({}, {"losses": [np.nan] * 2})},
-            {0: Record({}, {"losses": ["low"] * 2})},
         ],
     )
     def test_the_first_set_goes_on_if_nobody_scores(self, losses):
@@ -250,10 +219,6 @@ class TestRestarts:
         assert [kind for kind, client in done.kinds if client == 0] == ["no_answer"] + [
             "invalid_reply"
         ] * len(losses)
-
-    def test_one_draw_is_no_choice(self):
-        method = IFCA(restarts=1)
-        assert first_ask(method, method.init(federation_of()), 3).action == "train"
 
     def test_scores_are_mean_losses_on_the_training_data(self):
         # At w = 0 a point costs ln 2; at A a point (1, class 0) costs ln(1 + e^−2), of class 1 ln(1 + e^2).
@@ -270,9 +235,3 @@ def test_a_client_deploys_what_is_best_on_its_goal():
     offer = method.offer(start(A, B), 99)
     assert method.personalize(offer, Record(), me) is B
     assert method.models(start(A, B)) == {"cluster_0": A, "cluster_1": B}
-
-
-def test_it_learns():
-    task = ipfl.Task.load(clients=6, samples=60, test_samples=50, unseen=1, model="softmax")
-    result = run_here(task, IFCA(), rounds=10)
-    assert result.personalized_accuracy > 0.4  # of ten classes

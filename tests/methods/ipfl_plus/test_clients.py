@@ -131,14 +131,6 @@ class TestHeldBackPoints:
         """Privacy is counted for points that are only scored."""
         assert self.samples(small, IPFLPlus(), use_probe=True, noise=1.0) == [{16}] * 5
 
-    def test_change_what_is_trained(self, small):
-        """From the same models as before, on four more points."""
-        played = {
-            use: play(small, IPFLPlus(), 4, train=ipfl.TrainConfig(use_probe=use))[0] for use in (False, True)
-        }
-        before, after = ([one.state.clusters.models[0] for one in played[use]] for use in (False, True))
-        assert [np.array_equal(*pair) for pair in zip(before, after, strict=True)] == [True] * 3 + [False]
-
 
 class TestPersonalizedModel:
     def test_paper_mix_by_hand(self, small):
@@ -153,14 +145,6 @@ class TestPersonalizedModel:
             offer = Record({"cluster_0": three, "cluster_1": zero}, {"clusters": [0, 1], "means": [0.2, 0.4]})
             np.testing.assert_allclose(method.personalize(offer, Record(), me), 2, rtol=1e-5)
 
-    def test_unseen_clients_get_a_model_as_good_as_the_seen_ones(self):
-        task = ipfl.Task.load(clients=20, unseen=4, samples=60, model="mlp", **DEFAULT)
-        result = run_here(task, IPFLPlus(), rounds=15, train=QUICK)
-        seen, unseen = result.summary["personalized_accuracy"], result.summary["unseen_accuracy"]
-        trained = {seat.client for line in result.history for seat in line["seats"]}
-        assert trained.isdisjoint(task.data.unseen)
-        assert abs(seen["mean"] - unseen["mean"]) < 0.1  # small test sets; the study measures it on ten seeds
-
 
 class TestFindingTheRightCluster:
     def run(self, method, rounds=15, **task):
@@ -168,16 +152,11 @@ class TestFindingTheRightCluster:
         every = ipfl.EvaluateConfig(every=1)
         return task, run_here(task, method, rounds=rounds, train=QUICK, evaluate=every)
 
-    def test_clients_separate_by_distribution(self):
-        _, result = self.run(IPFLPlus())
-        assert result.summary["purity"] == 1
-        accuracy = np.array(result.summary["cluster_accuracy"])
-        assert abs(np.diff(accuracy, axis=1)).min() > 0.3  # each model serves one distribution
-
     def test_after_a_drift_the_moved_clients_prefer_the_right_cluster(self):
         task, result = self.run(IPFLPlus(), rounds=22, drift_round=12, drift_share=0.34)
         moved = {i for i in task.data.clients if task.data.majority(i, 11) != task.data.majority(i, 12)}
         assert len(moved) == 4  # a third of twelve
+        assert result.evaluations[11].purity == 1
         before, after = (
             {bid.client: bid.cluster for bid in result.history[number]["bids"] if bid.rank == 0}
             for number in (11, 21)

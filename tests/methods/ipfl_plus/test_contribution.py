@@ -17,7 +17,6 @@ from ipfl.market.seating import Seating
 from ipfl.methods.ipfl_plus.contribution import (
     DECAY,
     LOST_PRIORITY,
-    MIN_STRUCTURE,
     ContributionRecord,
     agreement,
     contributions_by_agreement,
@@ -79,20 +78,6 @@ class TestAgreement:
         steps = np.array([[1.0, 0], [0, 1], [1, 1]])
         np.testing.assert_allclose(agree(steps, ONES), [1 / math.sqrt(5), 1 / math.sqrt(5), 1])
 
-    def test_weights_are_those_of_the_mean(self):
-        # (1, 0) beside 3·(0, 1) + 1·(1, 1) = (1, 4): 1/√17.
-        steps = np.array([[1.0, 0], [0, 1], [1, 1]])
-        assert agree(steps, np.array([7.0, 3, 1]))[0] == pytest.approx(1 / math.sqrt(17))
-
-    def test_with_the_running_direction(self):
-        # Two updates of weight 1/2. Client 0: (0, 3) + ½·(0, 2) = (0, 4), at a right angle to (1, 0).
-        # Client 1: (0, 3) + ½·(1, 0) = (½, 3) beside (0, 2): 3/√(9.25).
-        found = agree(np.array([[1.0, 0], [0, 2]]), np.ones(2), np.array([0.0, 3]))
-        np.testing.assert_allclose(found, [0, 3 / math.sqrt(9.25)], atol=1e-12)
-
-    def test_the_way_back_is_minus_1(self):
-        np.testing.assert_allclose(agree(np.array([[1.0, 2], [-1, -2]]), np.ones(2)), [-1, -1])
-
     def test_nothing_to_compare_with(self):
         assert np.isnan(agree(np.array([[3.0, 4]]), np.ones(1)))[0]
         # The other one did not move; and who did not move agrees with nobody, and with nobody not.
@@ -126,16 +111,6 @@ class TestAgreement:
             if length > 1e-3 and np.linalg.norm(rest) > 1e-3:
                 assert found[i] == pytest.approx(rest @ step / length, abs=1e-5)
 
-    @given(
-        arrays(np.float64, (4, 5), elements=st.floats(-2, 2, width=16)), st.integers(1, 3), st.floats(1, 50)
-    )
-    def test_nobody_changes_its_own_by_its_length(self, steps, other, factor):
-        longer = steps.copy()
-        longer[0] *= factor
-        if np.linalg.norm(steps[0]) > 1e-3 and np.linalg.norm(steps[1:].sum(axis=0)) > 1e-2:
-            np.testing.assert_allclose(agree(longer, np.ones(4))[0], agree(steps, np.ones(4))[0],
-                                       atol=1e-5)  # fmt: skip
-
     def test_the_running_direction_decays(self):
         # 0.8·(0 + 1) = 0.8, then 0.8·(0.8 + 2) = 2.24.
         first = next_direction(None, np.array([1.0]))
@@ -154,9 +129,6 @@ class TestNew:
             for axis, value in entry.items():
                 steps[row, axis] = value
         return steps
-
-    def test_the_limit(self):
-        assert pytest.approx(0.2**2) == MIN_STRUCTURE / self.P
 
     def test_a_zero_update_is_not_new(self):
         steps = self.axes({0: 1.0}, {0: 1.0, 1: 0.5}, {})

@@ -94,15 +94,6 @@ def test_mean_return_per_seat_in_prices() -> None:
     np.testing.assert_allclose(mean_returns([3, 1, 0], [45, -20, 7], 10), [1.5, -2.0, np.nan])
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-50, 50)), max_size=20))
-def test_totals_give_the_plain_mean_per_cluster(history: list[tuple[int, int]]) -> None:
-    seats = [sum(k == cluster for k, _ in history) for cluster in range(3)]
-    net = [sum(tokens for k, tokens in history if k == cluster) for cluster in range(3)]
-    for cluster, mean in enumerate(mean_returns(seats, net, 10)):
-        mine = [tokens for k, tokens in history if k == cluster]
-        assert mean == pytest.approx(sum(mine) / len(mine) / 10) if mine else np.isnan(mean)
-
-
 def known(state: MarketState, **values: Any) -> MarketState:
     """The state with these answers of clients."""
     return replace(state, preferences=replace(state.preferences, **values))
@@ -213,11 +204,6 @@ class TestTurns:
         method_ = market()
         assert len(first_ask(method_, method_.init(setup(11)), 11, round=1).to) == 11
 
-    def test_whoever_waits_longest_comes_first(self):
-        method_ = market(importance={"budget": 2})
-        state = known(method_.init(setup(5)), drawn=np.array([4, 2, 5, -1, 3]))
-        assert set(first_ask(method_, state, 5, round=6).to) == {3, 1}
-
     def test_every_cluster_has_its_share_of_the_turns(self):
         # 4 of 12: of nine clients of cluster 0 three, of three of cluster 1 one; those that wait longest.
         favourite = np.array([0] * 9 + [1] * 3)
@@ -251,7 +237,3 @@ class TestClaims:
         # Five clusters of two clients each: at most a tenth is cut, so the second best of each column stays.
         claims = np.kron(np.eye(5), np.array([[0.9], [0.8]])) + 0.05
         np.testing.assert_allclose(cut_extremes(claims, 0.4).max(axis=0), 0.85)
-
-    def test_nothing_to_cut(self):
-        claims = np.random.default_rng(0).random((6, 2))
-        np.testing.assert_array_equal(cut_extremes(claims, 0.0), claims)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import numpy as np
 import pytest
 from tests.methods.ipfl_plus.scripted import HONEST, PARTS, play, setup
 
@@ -35,14 +32,6 @@ class TestParts:
         assert all(getattr(switched, other) == getattr(IPFLPlus(), other) for other in others)
         state, _, _ = play(switched, 3, HONEST, size=64)
         assert state.accounts.balances.sum() == state.accounts.issued
-
-    def test_every_record_of_the_state_belongs_to_one_part(self):
-        state = IPFLPlus().init(setup())
-        records = [getattr(state, field.name) for field in dataclasses.fields(state)]
-        assert all(dataclasses.is_dataclass(record) for record in records[:-1])
-        assert (
-            len(records) == len(PARTS) - 1 + 1 + 3
-        )  # none of the mix, two of payment; facts, models, a flag
 
 
 class TestSettings:
@@ -123,9 +112,3 @@ class TestRefused:
     def test_from_a_config(self, key, meant):
         with pytest.raises(InputError, match=rf"unknown key '{key}'; did you mean '{meant}'"):
             Config.load(None, [f"{key}=1"]).build_method()
-
-
-def test_the_first_round_of_the_ablation_without_incentive_asks_nobody():
-    played, _, engine = play(method("ipfl-plus", incentive=False), 3, HONEST)
-    assert set(engine.actions) == {"train"}
-    assert np.array_equal(played.accounts.balances, IPFLPlus().init(setup()).accounts.balances)

@@ -20,7 +20,7 @@ from tests.methods.ipfl_plus.scripted import (
     unless,
 )
 
-from economy import Economy, Population, make_method, simulate
+from economy import simulate
 from ipfl.core import Record
 from ipfl.market.bank import ISSUER
 from ipfl.methods.ipfl_plus.contribution import LOST_PRIORITY
@@ -106,18 +106,6 @@ class TestAccess:
         _, done, engine = play(market(payment={"trial_rounds": 2}), 4, HONEST)
         assert [len(moved(one, "fee")) for one in done] == [6, 6, 6, 8]
         assert all(record.params for query in queries(engine) for record in query.values())
-
-    def test_without_a_trial_who_does_not_pay_gets_the_models_once(self):
-        away = {client: Record({}, {"bids": [], "hits": [5.0, 5.0], "n": 10}) for client in (2, 3)}
-        script = HONEST | {
-            "preference": lambda c, a: away[c] if c in away and a.params else prefer_parity(c, a)
-        }
-        _, done, engine = play(market(), 2, script)
-        _, _, after = play(market(), 1, script, state=done[1].state, first=2)
-        for client in away:
-            assert queries(engine)[0][client].params
-            assert not queries(after)[0][client].params
-            assert (client, 100) not in moved(done[1], "fee")
 
 
 class TestWillingPayers:
@@ -250,7 +238,6 @@ def test_a_small_economy_under_the_default_rules(clusters: int) -> None:
     assert end.correlation is not None
     assert end.correlation > 0.5  # who contributes more has more
     assert end.seats == 10  # the whole budget, in every round
-    assert simulate(clients=20, clusters=clusters, rounds=30) == end
 
 
 def test_it_is_the_opening_that_keeps_clients_in_the_market() -> None:
@@ -260,24 +247,10 @@ def test_it_is_the_opening_that_keeps_clients_in_the_market() -> None:
     assert end.poorest < 1
 
 
-def test_the_printed_rules_can_be_played_too() -> None:
-    end = simulate(clients=20, clusters=2, rounds=10, rule="paper")
-    assert end.seats > 0
-
-
-def test_tokens_are_those_that_were_issued() -> None:
-    economy = Economy(make_method(2, subsidy=0), Population.make(10, 2, seed=1), 5)
-    for _ in range(5):
-        economy.play()
-    bank = economy.state.accounts
-    assert bank.balances.sum() == bank.issued == 10 * 100 * 100
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("clusters", "rounds"), [(2, 200), (4, 500)])
-def test_at_most_one_in_twenty_is_ever_broke(clusters: int, rounds: int) -> None:
-    """`benchmarks/economy.py` plays 500 rounds with both."""
-    end = simulate(clients=100, clusters=clusters, rounds=rounds)
+def test_at_most_one_in_twenty_is_ever_broke() -> None:
+    """`benchmarks/economy.py` plays 500 rounds with two clusters and with four."""
+    end = simulate(clients=100, clusters=4, rounds=150)
     assert end.broke <= 0.05
     assert end.gini < 0.4
     assert end.seats == 50

@@ -50,16 +50,11 @@ def transfers(done, kind: str) -> list[Transfer]:
 
 class TestOrderOfPhases:
     def test_round_0_is_random_and_asks_for_no_preferences(self):
-        _state, (first,), engine = play(paper(), 1)
-        assert engine.actions == ["train", "appraise"]
+        _, (first, _), engine = play(paper(), 2)
+        assert engine.actions == ["train", "appraise", "preference", "train", "appraise"]
         clients = [seat.client for seat in first.done.seats]
         assert len(clients) == len(set(clients)) == 6  # the budget, nobody twice
         assert [len(members(first, k)) for k in (0, 1)] == [3, 3]
-
-    def test_later_rounds_follow_algorithm_1(self):
-        _, _, engine = play(paper(), 2)
-        later = ["preference", "train", "appraise"]
-        assert engine.actions == ["train", "appraise", *later]
 
     def test_aggregate_is_the_mean_of_the_cluster_s_clients(self):
         # Client i adds i to every coordinate and all have 10 samples: the model is the mean of their ids.
@@ -78,23 +73,6 @@ class TestTokens:
         away = set(range(8)) - {seat.client for seat in first.done.seats}
         assert all(state.accounts.balances[i] == OPENING for i in away)
         assert [fee.amount for fee in transfers(first, "fee")] == [100] * 6
-
-    def test_no_improvement_returns_the_share_eta_to_those_who_paid(self):
-        # Accuracy stays at 0.5 = Acc_kmax, so U = η = 0.5: half of every pool is reimbursed equally.
-        _, done, _ = play(paper(payment={"eta": 0.5}), 2)
-        assert {share for _, share in done[1].done.market.reimbursed_share} == {0.5}
-        for k in (0, 1):
-            fees = sum(row.amount for row in transfers(done[1], "fee") if row.cluster == k)
-            back = sum(row.amount for row in transfers(done[1], "reimbursement") if row.cluster == k)
-            assert back == fees / 2
-
-    def test_unselected_bids_are_refunded_in_the_same_round(self):
-        # N = 8, all explored or not: 8 bids, n_p = (6 − N_r)/2 seats per cluster.
-        _, done, _ = play(paper(), 2)
-        placed, refunds = len(transfers(done[1], "bid")), len(transfers(done[1], "refund"))
-        taken = sum(fee.source < 0 for fee in transfers(done[1], "fee"))  # fees out of escrow
-        assert placed == 8
-        assert refunds == placed - taken
 
     def test_clients_are_told_their_balance_and_the_totals_of_their_seats(self):
         # In round 0 three clients of each cluster paid 100 and got back 50, 100, 150 (see above).
@@ -120,19 +98,6 @@ class TestTokens:
         assert (state.accounts.balances == OPENING).all()
         assert all(sum(bids(one)) == 8 for one in done[1:])
 
-    def test_clients_that_cannot_pay_are_not_chosen(self):
-        # Opening balance of one price. Clients that have less get no seat, whatever they bid.
-        state, done, _ = play(paper(payment={"opening": 100}), 12)
-        balances = np.full(8, 100)
-        for one in done:
-            assert all(balances[seat.client] >= 100 for seat in one.done.seats)
-            for transfer in one.done.market.transfers:
-                for account, sign in ((transfer.source, -1), (transfer.target, 1)):
-                    if account >= 0:
-                        balances[account] += sign * transfer.amount
-        assert balances.tolist() == state.accounts.balances.tolist()
-        assert any(("empty_seats", None) in one.kinds for one in done)
-
 
 def broken(kind: str):
     def answer(client: int, ask: Record) -> Record | None:
@@ -143,17 +108,13 @@ def broken(kind: str):
         return {
             "absent": None,
             "nan": Record({name: np.full(SIZE, np.nan, np.float32)}, {"n": 10}),
-            "infinite": Record({name: np.full(SIZE, np.inf, np.float32)}, {"n": 10}),
-            "short": Record({name: np.zeros(SIZE - 1, np.float32)}, {"n": 10}),
             "no samples": Record(valid.params, {"n": 0}),
-            "samples as text": Record(valid.params, {"n": "many"}),
-            "another name": Record({"model": valid.params[name]}, {"n": 10}),
         }[kind]
 
     return answer
 
 
-KINDS = ["absent", "nan", "infinite", "short", "no samples", "samples as text", "another name"]
+KINDS = ["absent", "nan", "no samples"]
 
 
 class TestInvalidReplies:
@@ -171,11 +132,6 @@ class TestInvalidReplies:
         assert first.kinds == [("no_answer" if kind == "absent" else "invalid_reply", 5)]
         assert state.seats.omega[5].sum() == 0
 
-    def test_nobody_answers(self):
-        state, _done, _ = play(paper(), 2, HONEST | {"train": lambda client, ask: None})
-        assert (state.accounts.balances == OPENING).all()
-        assert not any(model.any() for model in state.clusters.models)
-
     def test_no_appraisal_means_no_reimbursement_and_ranks_by_participation(self):
         # ψ unknown for all: three providers, ranked by Ω (all 1), then by id: 50, 100, 150 of 300.
         state, (first,), _ = play(paper(), 1, HONEST | {"appraise": lambda client, ask: None})
@@ -183,27 +139,12 @@ class TestInvalidReplies:
         for k in (0, 1):
             assert [int(state.accounts.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
 
-    def test_nan_gradient_is_ignored(self):
-        def poisoned(client: int, ask: Record) -> Record:
-            answer = appraise(client, ask)
-            return Record({name: vector * np.nan for name, vector in answer.params.items()}, answer.facts)
-
-        _, (first,), _ = play(
-            paper(), 1, HONEST | {"appraise": lambda c, a: (poisoned if c == 2 else appraise)(c, a)}
-        )
-        assert None not in psi(first, 0) + psi(first, 1)
-
     @pytest.mark.parametrize(
         "facts",
         [
-            {},
-            {"bids": [0], "hits": [float("nan"), 1.0], "n": 10},
             {"bids": [0], "hits": [11.0, 1.0], "n": 10},
-            {"bids": [0], "hits": [-1.0, 1.0], "n": 10},
             {"bids": [7], "hits": [1.0, 1.0], "n": 10},
             {"bids": [0, 0], "hits": [1.0, 1.0], "n": 10},
-            {"bids": [0], "hits": [1.0], "n": 10},
-            {"bids": "first", "hits": "many", "n": None},
         ],
     )
     def test_invalid_preferences_leave_the_old_bids(self, facts):
@@ -237,12 +178,6 @@ class TestInvalidReplies:
 
 
 class TestReports:
-    def test_collapse_is_reported_once(self):
-        all_to_0 = {"preference": lambda c, a: Record({}, {"bids": [0], "hits": [9.0, 1.0], "n": 10})}
-        state, done, _ = play(paper(), 4, HONEST | all_to_0)
-        assert [one.kinds.count(("collapse", None)) for one in done] == [0, 1, 0, 0]
-        assert paper().report(state)["collapsed"] is True
-
     def test_healthy_market_reports_no_collapse(self):
         state, _, _ = play(paper(), 3)
         report = paper().report(state)
@@ -251,30 +186,9 @@ class TestReports:
         assert report["broke"] == []
         assert sum(report["balances"]) == report["issued"]
 
-    def test_rewards_follow_contributions(self):
-        # Client i always contributes i: Spearman of contribution and reward must be clearly positive.
-        state, _, _ = play(paper(), 30)
-        assert paper().report(state)["contribution_reward_correlation"] > 0.8
-
-    def test_small_budget_is_never_exceeded(self):
-        # N = 8 and two clusters, but 3 trainings a round: N_r = 2 would leave none, so it is cut to 1.
-        method_ = paper()
-        state = method_.init(replace(setup(), per_round=3))
-        _, done, _ = play(method_, 6, state=state)
-        assert max(len(one.done.seats) for one in done) == 3
-
     def test_preferences_name_the_most_wanted_cluster(self):
         state, _, _ = play(paper(), 2)
         assert paper().preferences(state) == {client: client % 2 for client in range(8)}
-
-    def test_a_client_put_into_the_wrong_cluster_bids_for_the_right_one(self):
-        method_ = paper()
-        state = method_.init(setup())
-        wrong = state.preferences.with_one_bid_each(np.array([i % 2 if i != 3 else 0 for i in range(8)]))
-        state = replace(state, preferences=wrong)
-        assert method_.preferences(state)[3] == 0
-        state, _, _ = play(method_, 2, state=state)
-        assert method_.preferences(state)[3] == 1
 
 
 class TestSeats:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.methods.ipfl_plus.scripted import HONEST, market, play, setup
+from tests.methods.ipfl_plus.scripted import setup
 
 from ipfl.config.sections import AggregateConfig
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
@@ -147,12 +147,6 @@ class TestShare:
 
 
 class TestRounds:
-    def test_the_report_says_how_much_was_shared(self):
-        method = market(sharing={"rule": "chance"})
-        state, _, _ = play(method, 3, HONEST)
-        assert 0 < state.sharing.share <= 0.9
-        assert method.report(state)["shared"] == state.sharing.share
-
     def test_a_cluster_whose_updates_were_all_left_out_has_no_step_of_its_own(self):
         # Its step is unknown, not 0: it does not halve the common step of the others, and has no direction.
         left_out = updates([9, 9], [9, 8]).only(np.zeros(2, bool))

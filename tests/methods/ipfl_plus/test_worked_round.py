@@ -80,7 +80,7 @@ PAID = np.array([[1, 0], [1, 1], [0, 1]], bool)
 SELECTED = np.array([[1, 0], [1, 0], [0, 1]], bool)
 EXPLORERS = np.array([[0, 0], [0, 0], [1, 0]], bool)
 UNKNOWN = np.full((3, 2), np.nan)
-PRINTED = SettlementRule("printed", "all", eta=2 / 3, gamma=0.2)
+PRINTED = SettlementRule("printed", eta=2 / 3, gamma=0.2)
 
 
 def opened() -> TokenManager:
@@ -180,7 +180,7 @@ def test_a_client_that_drops_out_is_refunded_and_earns_nothing() -> None:
 
 
 class TestAsItIsNow:
-    RULE = SettlementRule("shortfall", "positive", eta=0.5, gamma=0.2)
+    RULE = SettlementRule("shortfall", eta=0.5, gamma=0.2)
     SCORE = np.array([[0.8, np.nan], [0.8, 0.4], [np.nan, 0.4]])
     USUAL = np.array([[0.8, np.nan], [1.0, 0.4], [np.nan, np.nan]])
     """What each client was used to."""

@@ -88,11 +88,3 @@ def test_without_pull_and_stragglers_it_is_fedavg():
     ]
     assert models[0] == models[1]
     assert models[0] != models[2]
-
-
-def test_everyone_deploys_the_global_model():
-    method = FedProx()
-    state = method.init(setup(2))
-    offer = method.offer(state, 99)
-    assert method.personalize(offer, Record(), client((2, 0))) is state.params
-    assert method.models(state) == {"global": state.params}

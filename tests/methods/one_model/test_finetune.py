@@ -6,10 +6,9 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from tests.federation import ZERO, client, engine_for, run_here, setup, sigma, train_round
+from tests.federation import ZERO, client, run_here, setup, sigma, train_round
 
-from ipfl.client.runner import EVALUATE
-from ipfl.core import Ask, Record
+from ipfl.core import Record
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.one_model.finetune import FineTune
 from ipfl.training.task import Task
@@ -53,13 +52,3 @@ def test_rounds_are_those_of_fedavg_and_both_models_are_scored():
     assert tuned.summary["global_accuracy"] == plain.summary["global_accuracy"]
     assert tuned.last.personalized != tuned.last.shared
     assert set(tuned.last.unseen) == set(task.data.unseen)
-
-
-def test_evaluating_twice_is_the_same():
-    task = Task.load(clients=3, samples=20, test_samples=20, model="softmax")
-    offer = Record({"global": task.network(0).read()})
-    with engine_for(task, FineTune(epochs=5)) as engine:
-        first, second = (engine.ask(Ask(EVALUATE, {0: offer}), 4)[0].facts for _ in range(2))
-        assert engine.runner.memory.load(0) == Record()
-    assert first == second
-    assert first["hits"] != first["global_hits"]

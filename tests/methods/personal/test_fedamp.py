@@ -121,12 +121,6 @@ class TestTraining:
         assert done.state.models[0].tobytes() == done.replies[0].params["model"].tobytes()
         assert done.replies[0].facts == {"n": 1}
 
-    def test_the_cloud_model_is_where_it_starts(self, fresh):
-        method = FedAMP()
-        ask, mine = Record({"cloud": np.array([7, 8], np.float32)}), Record({"own": np.zeros(2, np.float32)})
-        reply, _ = method.on_train(ask, mine, client((0, 0)))
-        assert reply.params["model"].tolist() == [7, 8], "a point at 0 has no gradient"
-
 
 class TestDeployment:
     def test_the_own_model(self, fresh):

@@ -9,7 +9,7 @@ whose lines the comments name. `methods/ipfl.py` is the paper itself, with nothi
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -293,19 +293,9 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
 
     def rules(self, state: MarketState) -> dict[str, Fact]:
         """Price and rates, for the audit of the ledger."""
-        rule = self.payments.settlement_rule
-        return {
-            "price": self.price,
-            "eta": rule.eta,
-            "gamma": rule.gamma,
-            "clusters": self.clusters,
-            "incentive": self.payments.moves_tokens,
-            "positive": rule.rewarded == "positive",
-            "reimburse": rule.reimburse,
-            "forfeit": True,
-            "subsidy": rule.subsidy,
-            **state.accounts.rules(),
-        }
+        payment = self.payments
+        about = {"price": self.price, "clusters": self.clusters, "incentive": payment.moves_tokens}
+        return {**about, **asdict(payment.settlement_rule), **state.accounts.rules()}
 
 
 def spread(psi: Psi, updates: Updates) -> Psi:

@@ -144,9 +144,9 @@ class Payment:
     def settlement_rule(self) -> settlement.SettlementRule:
         """Who gets what of a pool."""
         if self.rule == "paper":
-            return settlement.SettlementRule("printed", "all", self.eta, GAMMA)
+            return settlement.SettlementRule("printed", self.eta, GAMMA)
         issued = round(self.subsidy * self.price) if self.moves_tokens else 0
-        return settlement.SettlementRule("shortfall", "positive", self.eta, GAMMA, issued)
+        return settlement.SettlementRule("shortfall", self.eta, GAMMA, issued)
 
     def entitled(self, access: Access, known: Preferences) -> Bools:
         """(N,) who gets the models of a query: those who paid for the last one, and all in free rounds."""
