@@ -75,7 +75,7 @@ class TestValue:
         full = store.put({2: vector(7)}, 0).put({1: vector(8)}, 1)
         folder = Checkpoints(tmp_path / "checkpoint")
         elsewhere = ClientModelStore(store.memory)
-        back = folder.read(folder.write(1, full).name, elsewhere)
+        back = folder.read(folder.write(1, full), elsewhere)
         assert back == full
         assert back.memory is elsewhere.memory
         assert {client: back[client].tolist() for client in back.clients} == {1: [8], 2: [7]}
@@ -130,16 +130,16 @@ class TestRun:
         return files, kept, remembered, (folder / "metrics.jsonl").read_bytes(), store.head()
 
     def test_killed_and_resumed_is_bit_identical(self, task, tmp_path):
-        """Killed while it writes a file of the store, then between checkpoint and commit; resumed twice.
+        """Killed before it writes a file of the store, then between checkpoint and commit; resumed twice.
 
         In a round four clients write their memory, then the server their models: the 14th file is the second
         of the store in round 1.
         """
         method, out = "fedfomo", tmp_path / "run"
         run_six_rounds(task, method, tmp_path / "whole" / "run")
-        half_a_file = lambda: die_at_call(memory, "write_record", 14, half=True)  # noqa: E731
+        before_a_file = lambda: die_at_call(memory, "write_record", 14)  # noqa: E731
         before_the_commit = lambda: die_at_call(Checkpoints, "write", 2, after=True)  # noqa: E731
-        assert is_killed(task, method, out, half_a_file)
+        assert is_killed(task, method, out, before_a_file)
         assert is_killed(task, method, out, before_the_commit)
         run_six_rounds(task, method, out, resume=True)
         assert self.contents(out) == self.contents(tmp_path / "whole" / "run")
