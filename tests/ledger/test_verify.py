@@ -1,6 +1,7 @@
 """Verification: a true history passes, a changed one is found and the entry named."""
 
 import random
+import re
 import sqlite3
 from contextlib import closing, suppress
 from itertools import count
@@ -22,7 +23,6 @@ from tests.ledger.example_runs import (
 from ipfl.core import Seat
 from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
-from ipfl.ledger import database
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.lines import Posting
 from ipfl.ledger.signing import SigningKey
@@ -72,94 +72,60 @@ def test_rules_that_cannot_be_replayed_are_found(place, rules, replay, words):
 
 
 @pytest.mark.parametrize(
-    ("change", "round", "sequence", "words"),
+    ("change", "said"),
     [
         (
-            "UPDATE transfers SET amount = 14 WHERE round = 0 AND sequence = 10",
-            0,
-            10,
-            "recorded is reward of 14 from pool 0 to client 2 (client 2, cluster 0); "
-            "the replay gives reward of 13 from pool 0 to client 2 (client 2, cluster 0)",
+            "UPDATE transfers SET amount = 14 WHERE sequence = 10",
+            r"round 0, entry 10: recorded is reward of 14 from pool 0 to client 2 \(client 2, cluster 0\); "
+            r"the replay gives reward of 13 from pool 0 to client 2 \(client 2, cluster 0\)$",
         ),
         # One token from client 5 to client 2: every sum is still right.
         (
-            "UPDATE transfers SET amount = 14 - (sequence - 10) * 8 WHERE round = 0 AND sequence IN (10, 11)",
-            0,
-            10,
-            "reward of 14",
+            "UPDATE transfers SET amount = 14 - (sequence - 10) * 8 WHERE sequence IN (10, 11)",
+            "round 0, entry 10: recorded is reward of 14",
         ),
-        ("UPDATE transfers SET amount = 35 WHERE round = -1 AND sequence = 1", -1, 1, "open of 35"),
-        ("UPDATE transfers SET client = 9 WHERE round = 0 AND sequence = 4", 0, 4, "(client 9, cluster 0)"),
-        ("UPDATE transfers SET kind = 'fee' WHERE round = 0 AND sequence = 3", 0, 3, "recorded is fee of 10"),
-        (
-            "DELETE FROM transfers WHERE round = 0 AND sequence = 3",
-            0,
-            None,
-            "entry 3 is missing from its transfers",
-        ),
-        ("DELETE FROM transfers WHERE round = 0 AND sequence = 12", 0, 12, "recorded is nothing"),
+        ("UPDATE transfers SET amount = 35 WHERE amount = 25", "opening, entry 0: recorded is open of 35"),
+        ("UPDATE transfers SET client = 9 WHERE sequence = 4", r"round 0, entry 4: .*\(client 9, cluster 0"),
+        ("UPDATE transfers SET kind = 'fee' WHERE sequence = 3", "round 0, entry 3: recorded is fee of 10"),
+        ("DELETE FROM transfers WHERE sequence = 3", "round 0: .* entry 3 is missing from its transfers"),
+        ("DELETE FROM transfers WHERE sequence = 12", "round 0, entry 12: recorded is nothing"),
         (
             "INSERT INTO transfers VALUES (0, 13, 'bid', 2, -2, 1, 0, 2)",
-            0,
-            13,
-            "the replay gives nothing",
+            "round 0, entry 13: .* the replay gives nothing",
         ),
         # ψ of client 2 below that of client 5: the other one would have rank 2.
-        ("UPDATE contributions SET psi = 0.1 WHERE client = 2", 0, 10, "the replay gives reward of 7"),
-        (
-            "UPDATE contributions SET omega = 4 WHERE client = 2",
-            0,
-            None,
-            "said to have trained in cluster 0 4",
-        ),
-        ("DELETE FROM contributions WHERE sequence = 2", 0, None, "not those of the seats that delivered"),
-        ("UPDATE bids SET client = 5 WHERE sequence = 3", 0, 3, "the replay gives bid of 10 from client 5"),
-        ("UPDATE bids SET cluster = 7 WHERE sequence = 3", 0, None, "no cluster 7"),
-        ("DELETE FROM bids WHERE sequence = 0", 0, None, "entry 0 is missing from its bids"),
+        ("UPDATE contributions SET psi = 0.1 WHERE client = 2", "round 0, entry 10: .* gives reward of 7"),
+        ("UPDATE contributions SET omega = 4 WHERE client = 2", "round 0: .* trained in cluster 0 4 times"),
+        ("DELETE FROM contributions WHERE sequence = 2", "round 0: .* not those of the seats that delivered"),
+        ("UPDATE bids SET client = 5 WHERE sequence = 3", "round 0, entry 3: .* bid of 10 from client 5"),
+        ("UPDATE bids SET cluster = 7 WHERE sequence = 3", "round 0: .* no cluster 7"),
         # Were client 2 in the seat, its bid for cluster 1 would have gone from escrow to the pool.
         (
             "UPDATE seats SET client = 2, how = 'performance' WHERE sequence = 3",
-            0,
-            5,
-            "the replay gives fee of 10 from escrow 1 to pool 1 (client 2, cluster 1)",
+            "round 0, entry 5: .* the replay gives fee of 10 from escrow 1 to pool 1",
         ),
-        ("UPDATE seats SET how = 'random' WHERE sequence = 0", 0, None, "does not have the hash"),
-        ("UPDATE contributions SET psi = 0.75 WHERE client = 2", 0, None, "does not have the hash"),
+        ("UPDATE seats SET how = 'random' WHERE sequence = 0", "round 0: .* not have the hash"),
         # Client 2 can pay both of its bids: their ranks move no token, but they are history.
-        ("UPDATE bids SET rank = 2 WHERE sequence = 0", 0, None, "does not have the hash"),
-        ("UPDATE rounds SET checkpoint = 'other' WHERE round = 0", 0, None, "does not have the hash"),
-        ("UPDATE rounds SET hash = 'other' WHERE round = 0", 0, None, "does not have the hash"),
-        ("UPDATE rounds SET hash = 'other' WHERE round = -1", -1, None, "does not have the hash"),
-        (
-            "UPDATE rounds SET line = '{}' WHERE round = 0",
-            0,
-            None,
-            "it has bids, of which its line says nothing",
-        ),
-        (
-            "UPDATE metrics SET value = 0.5 WHERE name = 'economy.gini'",
-            0,
-            None,
-            "metrics are not the numbers",
-        ),
-        ("UPDATE run SET name = 'other'", -1, None, "the hash of the round before"),
-        ("UPDATE clients SET client = 4 WHERE client = 5", None, None, "clients of the run"),
+        ("UPDATE bids SET rank = 2 WHERE sequence = 0", "round 0: .* not have the hash"),
+        ("UPDATE rounds SET checkpoint = 'other' WHERE round = 0", "round 0: .* not have the hash"),
+        ("UPDATE rounds SET hash = 'other' WHERE round = -1", "opening: .* not have the hash"),
+        ("UPDATE rounds SET line = '{}' WHERE round = 0", "round 0: .* it has bids, of which its line says"),
+        ("UPDATE rounds SET line = '[]' WHERE round = 0", "round 0: .* not what a round can report"),
+        ("UPDATE rounds SET line = '{' WHERE round = 0", "round 0: .* not what a round can report"),
+        ("UPDATE metrics SET value = 0.5 WHERE name = 'economy.gini'", "round 0: the metrics are not"),
+        ("UPDATE run SET name = 'other'", "opening: the hash of the round before"),
+        ("UPDATE clients SET client = 4 WHERE client = 5", "the clients of the run are not"),
         (
             "UPDATE balances SET balance = 29 WHERE account = 2",
-            None,
-            None,
             "client 2 is kept at 29 tokens, but its transfers come to 28",
         ),
     ],
 )
-def test_a_changed_history_is_found(place, change, round, sequence, words):
-    store = worked_run(place)
-    change_as_owner(store, change)
-    found = verify_run(RunStore.open(place))
-    assert found is not None
-    assert (found.round, found.sequence) == (round, sequence), found
-    assert words in str(found)
-    assert "\n" not in str(found)
+def test_a_changed_history_is_found(place, change, said):
+    change_as_owner(worked_run(place), change)
+    found = str(verify_run(RunStore.open(place)))
+    assert re.match(said, found), found
+    assert "\n" not in found
 
 
 class TestRolledBack:
@@ -209,39 +175,24 @@ class TestRolledBack:
         assert found == Finding(0, None, "only 3 of at least 4 clients delivered: it must be rolled back")
 
 
-@pytest.mark.parametrize("line", ['{"transfers": null}', "[]", "{", '{"best_before": 1}'])
-def test_a_line_that_cannot_be_is_found(place, line):
-    store = worked_run(place)
-    change_as_owner(store, "UPDATE rounds SET line = :line WHERE round = 0", line=line)
-    assert str(verify_run(store)).startswith("round 0: what is recorded is not what a round can report")
-
-
-def test_rows_that_no_line_speaks_of_are_found(place):
-    store = worked_run(place)
-    store.commit_round(1, {"round": 1}, None)
-    with database.writing(store.file) as connection:  # the triggers allow it: nothing is changed, only added
-        connection.execute("INSERT INTO bids VALUES (1, 0, 2, 0, 0, NULL, FALSE)")
-    assert str(verify_run(store)).endswith("it has bids, of which its line says nothing")
-
-
 def test_a_missing_round_is_found(place):
     store = worked_run(place)
     for number in (1, 2):
-        store.commit_round(number, {"round": number}, None)
+        store.commit_round(number, {"round": number})
     change_as_owner(store, "DELETE FROM metrics WHERE round = 1", "DELETE FROM rounds WHERE round = 1")
     assert verify_run(store) == Finding(1, None, "missing")
 
 
 def test_a_missing_opening_is_found(place):
     store = RunStore.create(place, "closed", HEADER)
-    store.commit_round(0, {"round": 0}, None)
+    store.commit_round(0, {"round": 0})
     assert str(verify_run(store)) == "opening: missing"
 
 
 def test_a_round_with_a_new_hash_breaks_the_chain(place):
     """A changed round can be given a hash that fits, but the round after it has the old one."""
     store = worked_run(place)
-    store.commit_round(1, {"round": 1}, None)
+    store.commit_round(1, {"round": 1})
     with store.snapshot() as reader:
         posted = reader.posted(0)
     forged = Posting(0, LINE, "other", {}).hash(posted.previous)
@@ -273,39 +224,21 @@ def test_the_best_accuracy_before_follows_from_earlier_rounds(place, said, compl
             "best_before": [Figure(0, best)],
             "transfers": [Transfer("bid", 2, -2, 10, 0, 2), Transfer("fee", -2, -3, 10, 0, 2), *back],
         }
-        store.commit_round(number, line, None)
+        store.commit_round(number, line)
     found = verify_run(store)
     assert (found is None) == (complaint is None)
     assert complaint is None or complaint in str(found)
 
 
-def test_the_hash_of_the_last_round_stands_for_all(place):
-    store = worked_run(place)
-    head = store.head()
-    change_as_owner(store, "UPDATE rounds SET hash = 'other' WHERE round = 0")
-    assert store.head() != head
-
-
-@pytest.mark.parametrize(
-    ("transfers", "round", "sequence", "words"),
-    [
-        ([Transfer("bid", 2, -2, 5, 0, 2)], 0, None, "escrow 0 still holds 5 tokens"),
-        ([Transfer("bid", 2, -2, 5, 0, 2), Transfer("refund", -2, 5, 5, 0, 5)], None, None, "None"),
-    ],
-)
-def test_without_rules_the_sums_still_count(place, transfers, round, sequence, words):
+def test_without_rules_the_sums_still_count(place):
     """A run whose market cannot be replayed: double entry and conservation are checked all the same."""
     store = RunStore.create(place, "foreign", {"clients": [2, 5]})
     store.commit_opening(opening_transfers([2, 5], 10))
-    store.commit_round(0, {"transfers": transfers}, None)
-    assert verify_run(store) == (None if words == "None" else Finding(round, sequence, words))
-
-
-def test_overdraft_that_the_database_did_not_see_is_found(place):
-    store = RunStore.create(place, "foreign", {"clients": [2, 5]})
-    store.commit_opening(opening_transfers([2, 5], 10))
-    moves = [Transfer("bid", 2, -2, 10, 0, 2), Transfer("refund", -2, 2, 10, 0, 2)]
-    store.commit_round(0, {"transfers": moves}, None)
+    bid = Transfer("bid", 2, -2, 10, 0, 2)
+    store.commit_round(0, {"transfers": [bid, Transfer("refund", -2, 5, 10, 0, 5)]})
+    assert verify_run(store) is None
+    store.commit_round(1, {"transfers": [bid._replace(source=5, client=5)]})
+    assert verify_run(store) == Finding(1, None, "escrow 0 still holds 10 tokens")
     change_as_owner(store, "UPDATE transfers SET amount = 11 WHERE round = 0")
     assert verify_run(store) == Finding(0, 0, "client 2 would hold -1 tokens")
 
