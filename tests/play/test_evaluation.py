@@ -18,7 +18,6 @@ from ipfl.core.replies import InvalidReplyError
 from ipfl.play.evaluation import SCORES, Evaluator
 from ipfl.play.metrics import Evaluation
 from ipfl.training.architectures import model_factory
-from ipfl.training.sgd import evaluate
 from ipfl.training.task import Task
 
 
@@ -302,22 +301,6 @@ class TestClientRunner:
         runner.run(Job(EVALUATE, 0, 1, Record(Curious().init(_setup(runner.task)))))
         runner.run(Job("look", 0, 1, EMPTY))
         assert not runner.memory.folder.exists()
-
-    def test_a_shared_model_that_is_deployed_is_scored_once(self, runner, monkeypatch):
-        scored = []
-        monkeypatch.setattr(
-            "ipfl.client.runner.evaluate", lambda *given: scored.append(len(given[2])) or evaluate(*given)
-        )
-
-        class Plain(Still):
-            def personalize(self, offer, mine, me):
-                return offer.params["global"]
-
-        state = Curious().init(_setup(runner.task))
-        runner.method = Plain()
-        facts = runner.run(Job(EVALUATE, 0, 0, Record(state))).facts
-        assert facts["global_hits"] == facts["hits"]
-        assert scored == [20, 4], "on test and on goal"
 
     def test_the_server_s_own_holdout(self, runner):
         for distribution in range(2):

@@ -54,8 +54,8 @@ def test_killed_inside_a_transaction(task, method, untouched, tmp_path):
 
 @pytest.mark.slow
 def test_killed_at_random_moments(task, tmp_path):
-    """A run of 40 rounds with worker processes, resumed after each kill."""
-    options, chance = {"rounds": 40, "workers": 2}, random.Random(0)
+    """A run of 25 rounds with worker processes, resumed after each kill."""
+    options, chance = {"rounds": 25, "workers": 2}, random.Random(0)
     begun = time.perf_counter()
     run_six_rounds(task, "ipfl-plus", tmp_path / "whole" / "run", **options)
     whole = time.perf_counter() - begun

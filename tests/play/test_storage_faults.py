@@ -19,7 +19,7 @@ from tests.small_runs import small_task
 import ipfl
 from ipfl.system import files
 
-FAILURES = int(os.environ.get("IPFL_POWER_FAILURES", "12"))
+FAILURES = int(os.environ.get("IPFL_POWER_FAILURES", "8"))
 """Of each method."""
 
 

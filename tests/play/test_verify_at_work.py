@@ -17,10 +17,8 @@ from pathlib import Path
 import pytest
 from tests.play.simulated_kills import Kill, KilledError, copy_key
 from tests.small_runs import InterruptAfter, run_small, small_task
-from typer.testing import CliRunner
 
 import ipfl
-from ipfl.cli import app
 from ipfl.keep.run_audit import Audit
 from ipfl.keep.signing_keys import key_beside
 from ipfl.ledger.store import RunStore
@@ -133,30 +131,6 @@ def copied(folder: Path, place: Path) -> Path:
     shutil.copytree(folder, place / "run")
     copy_key(folder, place / "run")
     return place / "run"
-
-
-class TestOldCopy:
-    """A folder is put back to what it was two rounds ago: genuine, so only what clients kept denies it."""
-
-    @pytest.fixture
-    def folder(self, task: ipfl.Task, tmp_path: Path) -> Path:
-        folder = tmp_path / "run"
-        play(task, "ipfl-plus", folder, 3)
-        shutil.copytree(folder, tmp_path / "old")
-        play(task, "ipfl-plus", folder, 5, resume=True)
-        store = RunStore.open(folder)
-        (tmp_path / "client-1.json").write_text(json.dumps(store.statement(1).to_json()))
-        return folder
-
-    def test_what_a_client_kept_shows_it(self, folder: Path, tmp_path: Path) -> None:
-        kept = ["ledger", "check", str(tmp_path / "client-1.json"), "--against", str(folder)]
-        assert CliRunner().invoke(app, kept).exit_code == 0
-        shutil.rmtree(folder)
-        shutil.copytree(tmp_path / "old", folder)
-        store = RunStore.open(folder)
-        assert Audit(store, folder).finding() is None  # nothing in the folder can tell
-        denied = CliRunner().invoke(app, kept)
-        assert (denied.exit_code, "run 'run' has no round 4" in denied.output) == (1, True)
 
 
 COMMANDS = """

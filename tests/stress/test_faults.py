@@ -267,16 +267,6 @@ class TestDeadline:
         assert result.history[1]["events"] == ()
         assert result.summary["seconds"] < 30
 
-    def test_the_evaluator_waits(self, task):
-        class Pensive(Phases):
-            def personalize(self, offer, mine, me):
-                time.sleep(0.4 if me.id == 1 else 0)
-                return offer.params["global"]
-
-        with small_engine(task, Pensive(), workers=1, deadline=0.2) as engine:
-            start = Record({"global": engine.runner.initial})
-            assert list(engine.ask(Ask(EVALUATE, {0: start, 1: start}), 0)) == [0, 1]
-
 
 class TestSameEverywhere:
     @pytest.mark.parametrize("name", ["ipfl-plus", "local"])

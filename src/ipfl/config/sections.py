@@ -82,10 +82,7 @@ class Section(BaseModel, metaclass=_SectionMeta):
         """Builds the section; bad settings are an input error of one line."""
         if not isinstance(settings, Mapping):
             raise InputError(f"expected settings by name, not {settings!r}")
-        try:
-            return cls.model_validate(dict(settings))
-        except ValidationError as error:
-            raise InputError(one_line(error, cls)) from error
+        return cls(**settings)
 
 
 class AggregateConfig(Section):
