@@ -91,10 +91,7 @@ class TestPages:
         text = open_web.get(address).text
         assert SCRIPT not in text
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-
-    def test_input_comes_back_escaped(self, open_web):
-        text = open_web.get("/", params={"text": '"><script>alert(2)</script>'}).text
-        assert "<script>alert(2)" not in text
+        assert SCRIPT not in open_web.get("/", params={"text": f'">{SCRIPT}'}).text  # what was typed
 
     def test_unreadable_run_says_what_is_wrong(self, open_web):
         answer = open_web.get("/runs/damaged")
@@ -179,10 +176,6 @@ class TestAccess:
         web = browser(locked)
         for name in ("token", "access_token", COOKIE):
             assert web.get("/api/runs", params={name: operator_token}).status_code == 401
-
-    def test_operator_sees_all(self, operator):
-        for address in ("/", "/runs/worked", "/runs/worked/clients/5", "/runs/worked/ledger"):
-            assert operator.get(address).status_code == 200
 
     def test_client_sees_its_own_page_and_nothing_else(self, locked, client):
         """Every address that the console has, with the client's own number and with others."""

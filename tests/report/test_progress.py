@@ -101,15 +101,6 @@ class TestBars:
         assert "2/3 b                    stopped after 1 of 2 rounds" in told
         assert "3/3 c                    nothing was left to play" in told
 
-    def test_a_single_run(self):
-        console = terminal(live=True)
-        shown = progress_observer(console, "m")
-        shown.start("m", 2)
-        shown.round(line(0, 0.5))
-        shown.round(line(1))
-        shown.finish()
-        assert "m                        2 rounds in 0:00             50.0 %" in printed(console)
-
     def test_rounds_of_an_earlier_process_say_nothing_about_the_pace(self):
         """A run of 10 rounds is resumed after 6: that is no sample of how long rounds take, one more is."""
         console = terminal(live=True)

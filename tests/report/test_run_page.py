@@ -14,7 +14,7 @@ from ipfl.cli import app
 from ipfl.errors import InputError
 from ipfl.play.metrics import mean_and_std
 from ipfl.report.figure_list import available_figures
-from ipfl.report.run_page import html_table, write_page
+from ipfl.report.run_page import write_page
 from ipfl.report.run_set import find_results, read_run_set
 
 
@@ -48,16 +48,13 @@ class TestReading:
         assert {name: list(seeds) for name, seeds in read.runs.items()} == {"ipfl-plus": [1]}
         assert read.pma("ipfl-plus") == {}
 
-    def test_folders(self, place, tmp_path):
+    def test_folders(self, place):
         folder = place[0]
         assert find_results(folder) == [folder / "small"]
         assert find_results(folder / "small/ipfl-plus") == [
             folder / "small/ipfl-plus/seed-0",
             folder / "small/ipfl-plus/seed-1",
         ]
-        for wrong in (tmp_path, tmp_path / "absent"):
-            with pytest.raises(InputError):
-                find_results(wrong)
 
     @pytest.mark.parametrize(
         ("file", "damage"),
@@ -119,17 +116,11 @@ class TestPage:
             assert text in page, text
         assert page.count("<title>") > 10  # values under the mouse
 
-    def test_table(self):
-        assert html_table(["a", "b"], [["<", "1"]], best=0) == (
-            '<div class="table"><table><thead><tr><th>a</th><th class="number">b</th></tr></thead><tbody>'
-            '<tr class="best"><td>&lt;</td><td class="number">1</td></tr></tbody></table></div>'
-        )
-
     def test_commands_refuse_what_is_no_run(self, tmp_path):
-        for command in ("report", "plot"):
-            done = CliRunner().invoke(app, [command, str(tmp_path)])
+        for command, folder in (("report", tmp_path), ("report", tmp_path / "absent"), ("plot", tmp_path)):
+            done = CliRunner().invoke(app, [command, str(folder)])
             assert done.exit_code == 2
-            assert "holds no finished run" in done.output
+            assert done.stderr.count("\n") == 1
 
     def test_several_results_are_sections(self, place, tmp_path):
         page = write_page(place[0] / "small/ipfl-plus", tmp_path / "new/page.html").read_text()

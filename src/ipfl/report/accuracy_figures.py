@@ -79,16 +79,11 @@ def draw_accuracy_by_round(figure: Figure, runs: RunSet) -> None:
     beside = "accuracy, mean over clients (%)"
     ranked = sorted(curves, key=lambda name: -curves[name].middle[-1])
     titles = {name: f"{name} {curves[name].middle[-1]:.1f}" for name in ranked}
-    if not is_one_panel:
-        draw_panels(figure, titles, draw, below, beside)
-        return
-    axes = figure.subplots()
-    for name in curves:
-        draw(axes, name, None)
-    axes.set_xlabel(below)
-    axes.set_ylabel(beside)
-    axes.margins(x=0.01)
-    label_line_ends(axes, [(curves[name].middle[-1], titles[name], styles[name].colour) for name in curves])
+    axes = draw_methods(figure, titles, draw, below, beside)
+    if axes is not None:
+        axes.margins(x=0.01)
+        ends = [(curve.middle[-1], titles[name], styles[name].colour) for name, curve in curves.items()]
+        label_line_ends(axes, ends)
 
 
 def line_styles(runs: RunSet) -> dict[str, LineStyle]:
@@ -111,22 +106,28 @@ def _draw_curve(axes: Axes, name: str, curve: Curve, style: LineStyle, colour: s
         )
 
 
-def draw_panels(
+def draw_methods(
     figure: Figure,
     titles: Mapping[str, str],
     draw: Callable[[Axes, str, str | None], None],
     below: str,
     beside: str,
-) -> None:
-    """A panel for each name, with all others behind it in pale grey.
+) -> Axes | None:
+    """All methods in one panel, which is returned; or many, each in its own with all others behind it.
 
     Args:
-        figure: Where to; its height is set.
+        figure: Where to; its height is set if there are many.
         titles: Of the panels by name, in their order.
         draw: Draws one name, in a colour of its own (None) or in the given one.
         below: What the horizontal axis is.
         beside: What the vertical axis is.
     """
+    if len(titles) <= MAX_OVERLAID:
+        axes = figure.subplots()
+        for name in titles:
+            draw(axes, name, None)
+        axes.set(xlabel=below, ylabel=beside)
+        return axes
     rows = -(-len(titles) // PANELS_PER_ROW)
     figure.set_figheight(0.7 + rows * PANEL_HEIGHT)
     panels = list(figure.subplots(rows, PANELS_PER_ROW, sharex=True, sharey=True, squeeze=False).flat)
@@ -144,6 +145,7 @@ def draw_panels(
             axes.xaxis.set_tick_params(labelbottom=True)
     figure.supxlabel(below, fontsize=9.5)
     figure.supylabel(beside, fontsize=9.5)
+    return None
 
 
 def draw_pma(figure: Figure, runs: RunSet) -> None:
@@ -211,16 +213,9 @@ def _draw_distributions(
         axes.set_ylim(0, 102)
 
     ranked = sorted(values, key=lambda name: -float(np.median(values[name])))
-    if len(values) > MAX_OVERLAID:
-        titles = {name: _distribution_title(name, values[name], opt_outs) for name in ranked}
-        draw_panels(figure, titles, draw, f"{below}; beside a name: the median", beside)
-        return
-    axes = figure.subplots()
-    for name in ranked:
-        draw(axes, name, None)
-    axes.set_xlabel(below)
-    axes.set_ylabel(beside)
-    if len(values) > 1:
+    titles = {name: _distribution_title(name, values[name], opt_outs) for name in ranked}
+    more = "" if len(values) <= MAX_OVERLAID else "; beside a name: the median"
+    if draw_methods(figure, titles, draw, below + more, beside) is not None and len(values) > 1:
         figure.legend(loc="outside right center")
 
 

@@ -19,7 +19,7 @@ from ipfl.report.result_tables import (
 )
 from ipfl.results.overview import RunEntry
 
-MIN_NAME = 12
+MIN_NAME = 10
 """Columns that the name of a run has at least."""
 
 
