@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ipfl.core.rounds import MAX_NAMED_CLIENTS, Event, Round, Seat, is_below_quorum, summarize
-from ipfl.market.market_rows import ROW_TYPES, Bid, Figure, Market, Transfer, with_typed_rows
+from ipfl.market.market_rows import ROW_TYPES, Market
 
 
 def silent(*clients: int) -> list[Event]:
@@ -55,28 +55,7 @@ class TestSummarize:
         assert sentence.startswith("clients 0, 1") == (count == MAX_NAMED_CLIENTS)
 
 
-LINE = {
-    "round": 3,
-    "rolled_back": True,
-    "seats": (Seat(1, 0, "random", True),),
-    "bids": (Bid(1, 0, 0),),
-    "transfers": (Transfer("fee", 1, -3, 100, 0, 1),),
-    "reimbursed_share": (Figure(0, None),),
-    "events": (Event("no_answer", 1, "did not answer"),),
-}
-
-
 class TestRows:
-    def test_through_json(self):
-        again = with_typed_rows(json.loads(json.dumps(LINE)))
-        assert again == LINE
-        for key in ("seats", "bids", "transfers", "reimbursed_share", "events"):
-            assert {type(row) for row in again[key]} == {ROW_TYPES[key]}
-
-    def test_a_row_with_other_columns_is_refused(self):
-        with pytest.raises(TypeError):
-            with_typed_rows({"seats": [[1, 0, "random"]]})
-
     def test_every_key_of_a_market_with_rows_has_a_type(self):
         full = Market((), (), (), (), (), (), {"gini": 0.0})
         assert {*full.line()} - {"economy"} <= {*ROW_TYPES}

@@ -36,8 +36,8 @@ from ipfl.deploy.node.supernode import (
 from ipfl.deploy.operator import RunValue, control_of
 from ipfl.deploy.processes import find_free_port
 from ipfl.errors import InputError
+from ipfl.ledger.lines import check_line
 from ipfl.ledger.store import RunStore
-from ipfl.market.market_rows import with_typed_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.waits]
 
@@ -271,7 +271,7 @@ def test_a_run_goes_on_through_faults_and_attacks(tmp_path: Path) -> None:
         check_statements(federation, out)
         everything = [process.popen for process in federation.processes.running.values()]
     assert all(process.poll() is not None for process in everything)
-    lines = [with_typed_rows(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    lines = [check_line(0, json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 1, 2, 3, 4]
     check_rounds(lines)
     verified = CliRunner().invoke(app, ["ledger", "verify", str(out)])

@@ -9,7 +9,7 @@ from urllib.request import url2pathname
 import pytest
 from tests.cli.test_cli import ipfl, refused
 
-from ipfl.market.market_rows import with_typed_rows
+from ipfl.ledger.lines import check_line
 from ipfl.play.tracking import round_figures
 
 TINY = ["--workers", "0", "--set", "task.model=softmax", "--clients", "4", "--quiet"]
@@ -26,7 +26,7 @@ def read_scalars(folder):
 
 def lines_of(run):
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [with_typed_rows(line) for line in lines]
+    return [check_line(0, line) for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_figures_by_hand():
                        "purity": None},
         "economy": {"gini": 0.25}, "bytes_up": 7, "bytes_down": 9, "events": [], "round": 0,
     }  # fmt: skip
-    assert round_figures(with_typed_rows(line)) == {
+    assert round_figures(check_line(0, line)) == {
         "accuracy/personalized": 0.5, "pma/mean": -0.1,
         "cluster_0/accuracy_on_distribution_0": 0.2, "cluster_3/accuracy_on_distribution_0": 0.4,
         "cluster_3/trained": 1, "clients/asked": 2,

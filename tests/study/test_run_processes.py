@@ -210,7 +210,7 @@ def is_running(pid):
 def uninterrupted(tmp_path_factory):
     """The comparison that is interrupted, if nobody does that."""
     out = tmp_path_factory.mktemp("uninterrupted")
-    settings = Config.load(None, ["rounds=60", "task.model=softmax", "task.clients=4"])
+    settings = Config.load(None, ["rounds=40", "task.model=softmax", "task.clients=4"])
     compare(settings, OTHERS, out=out, workers=0)
     return contents(out)
 
@@ -220,7 +220,7 @@ def uninterrupted(tmp_path_factory):
 class TestEnds:
     @pytest.mark.parametrize("to_group", [False, True])  # a terminal sends Ctrl-C to the whole group
     def test_ctrl_c_keeps_what_was_played_and_it_can_be_resumed(self, uninterrupted, tmp_path, to_group):
-        begun = begin_comparison(tmp_path / "out", 60)
+        begun = begin_comparison(tmp_path / "out", 40)
         runs = children_of(begun.pid)
         (os.killpg if to_group else os.kill)(begun.pid, signal.SIGINT)
         _, errors = begun.communicate(timeout=60)

@@ -108,14 +108,6 @@ ROW_TYPES: Mapping[str, type[NamedTuple]] = {
 """Keys of a round's line in `metrics.jsonl` that hold rows, and their types."""
 
 
-def with_typed_rows(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A round's line as JSON has it, with typed rows instead of lists."""
-    return {
-        key: tuple(ROW_TYPES[key](*row) for row in value) if key in ROW_TYPES else value
-        for key, value in line.items()
-    }
-
-
 @dataclass(frozen=True)
 class MarketSetup(Setup):
     """What a market's server knows before the first round."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NO_ROUND_COUNTED = "no round counted: too few clients delivered in each of them"
 """Of a run that came to its end for nothing."""
 Line = dict[str, Any]
-"""A line of `metrics.jsonl`, with typed rows (`ipfl.core.rounds.ROW_TYPES`)."""
+"""A line of `metrics.jsonl`, with typed rows (`ipfl.market.market_rows.ROW_TYPES`)."""
 
 
 class Observer(Protocol):
