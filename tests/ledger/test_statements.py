@@ -70,10 +70,6 @@ class TestTrue:
         assert str(hostile).splitlines() == [str(hostile)]
         assert (str(hostile).isprintable(), str(hostile).endswith("NOT SIGNED")) == (True, True)
 
-    def test_signatures_are_verified_with_the_run(self, store, key):
-        assert verify_run(store, public_key=key.public) is None
-        assert "not by" in str(verify_run(store, public_key="0" * 64))
-
 
 class TestFalse:
     @pytest.mark.parametrize(
@@ -146,11 +142,6 @@ class TestDenied:
         other.commit_round(0, LINE | {"transfers": (*LINE["transfers"][:-1], moved)})
         return other
 
-    def test_what_was_signed_can_be_proven(self, store, rewritten):
-        assert rewritten.denial(store.statement(9, 0)) == "it says 15 tokens after round 0"
-        assert "has another round 0" in rewritten.denial(store.statement(5, 0))
-        assert rewritten.denial(store.statement(9, 1)) == "run 'worked' has no round 1"
-
     def test_a_node_does_not_take_the_second_story(self, store, rewritten):
         with pytest.raises(InputError, match="says something else of round 0 than before"):
             rewritten.statement(9, 0).check_follows(store.statement(9, 0))
@@ -160,14 +151,12 @@ class TestDenied:
             with pytest.raises(InputError, match="25 tokens after round 0; its word on round 1"):
                 rewritten.statement(9, 1, since).check_follows(store.statement(9, 0))
 
-    def test_nor_an_older_one_or_that_of_another_key(self, tmp_path, store):
+    def test_nor_an_older_one_or_of_another_key_or_after_a_gap(self, tmp_path, store):
         with pytest.raises(InputError, match="of round 0, after one of round 1"):
             store.statement(9, 0).check_follows(store.statement(9, 1))
         other = SigningKey.read_or_make(tmp_path / "other.key")
         with pytest.raises(InputError, match="signed by another key"):
             signed_run(tmp_path / "run", other).statement(9, 1).check_follows(store.statement(9, 0))
-
-    def test_one_that_goes_on_from_another_is_a_gap(self, store):
         with pytest.raises(StatementGapError, match="goes on from round 0, not -1"):
             store.statement(9, 1, since=0).check_follows(store.statement(9, -1))
 
@@ -185,7 +174,7 @@ class TestDenied:
             other = CliRunner().invoke(app, [*check, str(rewritten.file)])
             assert (other.exit_code, f"denies this: {reason}" in other.output) == (1, True), other.output
 
-    @pytest.mark.parametrize("text", ["{", "", "\n", "[]", "\xff"])
+    @pytest.mark.parametrize("text", ["{", "", "\xff"])
     def test_files_that_are_none(self, tmp_path, text):
         (tmp_path / "kept").write_bytes(text.encode("latin-1"))
         done = CliRunner().invoke(app, ["ledger", "check", str(tmp_path / "kept")])
@@ -253,5 +242,6 @@ class TestKeys:
 def test_a_signature_that_is_gone_is_found(place, key, change, words):
     store = signed_run(place, key)
     assert verify_run(store, public_key=key.public, expect=store.head()) is None
+    assert "not by" in str(verify_run(store, public_key="0" * 64))
     change_as_owner(store, f"UPDATE rounds SET {change} WHERE round = 0")
     assert str(verify_run(store)) == f"round 0: {words}"
