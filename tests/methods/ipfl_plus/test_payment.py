@@ -85,12 +85,6 @@ class TestAccess:
         offer = market().offer(without, 99)
         np.testing.assert_array_equal(offer.params["cluster_0"], without.clusters.models[0])
 
-    def test_open_to_all(self):
-        stop = HONEST | {"preference": unless(self.STOPPED, prefer_parity, no_bid)}
-        state, _, engine = play(market(payment={"rule": "paper"}), 4, stop)
-        assert all(record.params for query in queries(engine) for record in query.values())
-        np.testing.assert_array_equal(market().offer(state, 3).params["cluster_0"], state.clusters.models[0])
-
     def test_who_is_broke_loses_access(self):
         # Opening of two prices. Client 1 never has the better update; once it cannot pay it gets no models.
         state, _, engine = play(market(payment={"opening": 200}), 8, HONEST)

@@ -208,14 +208,6 @@ class TestExplorersWhereTheyPrefer:
 class TestExplorersAnywhere:
     """By the paper's rule."""
 
-    def test_performance_seats_come_from_the_bidders_and_random_ones_from_the_rest(self) -> None:
-        # Cluster 0: bidders 0, 1, 2 by contribution 1 > 0 > 2, two seats; cluster 1: nobody. One explorer.
-        known = bidders([[0, -1], [0, -1], [0, -1], [-1, -1]])
-        psi = np.array([[0.6, 0.4], [0.9, 0.1], [0.55, 0.45], [0.1, 0.9]])
-        chosen = seat(replace(known, psi=psi), [2, 2], 1, stream(3, "x"), rule="paper")
-        assert rows(chosen.selected) == [[0, 1], []]
-        assert chosen.explorers.sum() == 1
-
     def test_explorers_are_spread_evenly_and_who_comes_first_changes(self) -> None:
         nobody, extra = bidders(np.full((30, 3), -1), importance=None), set()
         for seed in range(20):
@@ -223,17 +215,6 @@ class TestExplorersAnywhere:
             assert sorted(sizes.tolist()) == [2, 2, 3]
             extra.add(int(np.argmax(sizes)))
         assert extra == {0, 1, 2}
-
-    def test_only_who_is_available_and_can_pay_explores(self) -> None:
-        # 0 is away; 1 cannot pay, but its bid for cluster 0 is in escrow; 2 can pay one seat; 3 cannot pay.
-        known = bidders(
-            [[-1, -1], [0, -1], [-1, -1], [-1, -1]],
-            balances=[90, 0, 10, 9],
-            available=[False, True, True, True],
-        )
-        explorers = seat(known, [0, 0], 8, stream(4, "x"), rule="paper").explorers
-        assert explorers.sum(axis=1).tolist() == [0, 1, 1, 0]
-        assert explorers[1, 0]
 
 
 @settings(max_examples=60, deadline=None)

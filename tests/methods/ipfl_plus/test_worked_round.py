@@ -1,6 +1,7 @@
-"""One round of the market with 3 clients and 2 clusters, worked out on paper: as printed, then as it is now.
+"""One round of the market with 3 clients and 2 clusters, worked out on paper.
 
-The rules as printed. Price τ_p = 10, opening balance 100, η = 2/3, γ = 0.2.
+One as printed is `tests/methods/test_ipfl_worked_round.py`. Price τ_p = 10, opening balance 100, η = 1/2,
+γ = 0.2.
 
 Importance weights. Accuracy of the two models on each client's points, and the clusters' means:
 
@@ -14,27 +15,7 @@ scores 0.5 and 0.5 + 0.1·0.5/2 = 0.525, so cluster 1 comes first.
 
     0: [0]    1: [1, 0]    2: [1]
 
-Auction: 10 per bid. Balances 90, 80, 90; escrow 20, 20.
-
-Seats. Cluster 0 takes both bidders (0, 1) and client 2 as an explorer, which had not bid there and pays
-from its balance. Cluster 1 takes its strongest bidder, 2 (2/3 against 1/2); the bid of client 1 is refunded.
-
-    balances 90, 90, 80; pools 30, 10; escrow empty                     (sum 300)
-
-Reimbursement. Cluster 0 went from 0.60 to 0.66, a gain of 0.1, half of γ: U = 2/3 · (0.2 − 0.1)/0.2 = 1/3,
-so 10 of 30 tokens go back to three payers: 4, 3, 3 (the odd one to the lowest id). Cluster 1 has no earlier
-round: U = 0.
-
-    balances 94, 93, 83; pools 20, 10
-
-Reward. Cluster 0: ψ = 0.2, 0.5, 0.1 for clients 0, 1, 2, hence ranks 2, 3, 1 and shares of 20 tokens
-2/6, 3/6, 1/6 = 6.67, 10, 3.33: whole tokens 6, 10, 3, the one left over to the largest remainder (client 0).
-Cluster 1: client 2 gets all 10.
-
-    balances 94 + 7 = 101, 93 + 10 = 103, 83 + 3 + 10 = 96; pools empty  (sum 300)
-
-The same round as it is now (`TestAsItIsNow`): all three clients were sent the models, η = 1/2, γ = 0.2. The
-same bids, so again balances 90, 80, 90 and escrow 20, 20.
+Auction: 10 per bid. Balances 90, 80, 90; escrow 20, 20. All three clients were sent the models.
 
 Seats. Three, in two clusters: the odd one is cluster 0's in round 0. Cluster 0 takes both bidders, cluster 1
 its one with the larger contribution, 2. No explorers.
@@ -69,7 +50,7 @@ from ipfl.market.market_rows import Transfer
 from ipfl.market.seating import Seating
 from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
 from ipfl.methods.ipfl_plus.importance import choose_bids, mean_returns, relative_importance
-from ipfl.methods.ipfl_plus.seats import Bidders, SeatRecord, Seats, count_places, z_scores
+from ipfl.methods.ipfl_plus.seats import Bidders, SeatRecord, Seats, count_places
 
 PRICE = 10
 ACCURACY = np.array([[0.8, 0.2], [0.8, 0.4], [0.4, 0.4]])
@@ -77,31 +58,10 @@ MEANS = np.array([0.8, 0.4])
 WEIGHTS = np.array([[2 / 3, 1 / 3], [1 / 2, 1 / 2], [1 / 3, 2 / 3]])
 RANKS = np.array([[0, -1], [1, 0], [-1, 0]])
 PAID = np.array([[1, 0], [1, 1], [0, 1]], bool)
-SELECTED = np.array([[1, 0], [1, 0], [0, 1]], bool)
-EXPLORERS = np.array([[0, 0], [0, 0], [1, 0]], bool)
-UNKNOWN = np.full((3, 2), np.nan)
-PRINTED = SettlementRule("printed", eta=2 / 3, gamma=0.2)
 
 
 def opened() -> TokenManager:
     return TokenManager(TokenAccounts.open(range(3), 2, 100), PRICE)
-
-
-def after_seats() -> TokenManager:
-    manager = opened()
-    paid = manager.collect_bids(RANKS)
-    seats = Seating(SELECTED, EXPLORERS, SELECTED | EXPLORERS, np.zeros((3, 2), bool))
-    assert manager.charge(paid, seats, np.zeros(3, bool)).tolist() == seats.all.tolist()
-    return manager
-
-
-def settled(manager: TokenManager, lost: np.ndarray, psi: dict[int, list[float]]) -> dict[int, float]:
-    """As printed; without the seats that were lost, whose price was refunded."""
-    kept = (SELECTED | EXPLORERS) & ~lost
-    values = {k: np.array(value) for k, value in psi.items()}
-    omega = np.zeros((3, 2), int)
-    served = Served(kept, SELECTED | EXPLORERS, kept, values, omega, UNKNOWN, UNKNOWN)
-    return settle(manager, PRINTED, served, {0: (0.66, 0.60), 1: (0.5, np.nan)})
 
 
 def paid_back_and_earned(manager: TokenManager) -> list[list[int]]:
@@ -138,48 +98,7 @@ def test_auction_moves_the_price_of_every_bid_into_escrow() -> None:
     ]
 
 
-def test_strongest_bidder_of_cluster_1_is_client_2() -> None:
-    # In the draw it has the larger weight: z(2/3) > z(1/2) among 1/3, 1/2 and 2/3.
-    assert z_scores(WEIGHTS[:, 1]).argsort().tolist() == [0, 1, 2]
-
-
-def test_seats_fill_the_pools_and_refund_the_rest() -> None:
-    manager = after_seats()
-    assert manager.balances.tolist() == [90, 90, 80]
-    assert manager.escrow.tolist() == [0, 0]
-    assert manager.pool.tolist() == [30, 10]
-
-
-def test_settlement() -> None:
-    manager, nobody = after_seats(), np.zeros((3, 2), bool)
-    assert settled(manager, nobody, {0: [0.2, 0.5, 0.1], 1: [-1.0]}) == pytest.approx({0: 1 / 3, 1: 0.0})
-    assert manager.balances.tolist() == [101, 103, 96]
-    assert manager.pool.tolist() == [0, 0]
-    assert manager.issued == 300
-    # Consumer side: one fee each, two for client 2 (the refunded bid of client 1 does not count).
-    assert paid_back_and_earned(manager) == [[10, 10, 20], [4, 3, 3], [7, 10, 13]]
-    assert manager.net.sum(axis=1).tolist() == [1, 3, -4]
-
-
-def test_what_a_client_is_told_of_it() -> None:
-    # Client 2 in cluster 0: paid 10, got 3 + 3, net −4. It had one seat there with +2 before: two seats that
-    # brought −2, or (0.2 − 0.4)/2 = −0.1 prices each. Cluster 1: net 0 in its first seat. No seat: unknown.
-    np.testing.assert_allclose(mean_returns([2, 1, 0], [-2, 0, 0], PRICE), [-0.1, 0.0, np.nan])
-
-
-def test_a_client_that_drops_out_is_refunded_and_earns_nothing() -> None:
-    # Client 1 does not deliver: its 10 come back, the pool of cluster 0 is 20. A third of that, 6.67, is
-    # reimbursed: 7 tokens, 4 and 3 for clients 0 and 2. Ranks by ψ 0.2 > 0.1: 2/3 and 1/3 of 13 = 8.67, 4.33
-    # → 9, 4. Client 2 earns the 10 of cluster 1. Balances 90 + 4 + 9, 90 + 10, 80 + 3 + 4 + 10.
-    manager, lost = after_seats(), np.zeros((3, 2), bool)
-    lost[1, 0] = True
-    manager.refund(lost)
-    assert manager.transfers[-1] == Transfer("refund", -3, 1, 10, cluster=0, client=1)
-    settled(manager, lost, {0: [0.2, 0.1], 1: [0.3]})
-    assert manager.balances.tolist() == [103, 100, 97]
-
-
-class TestAsItIsNow:
+class TestPayments:
     RULE = SettlementRule("shortfall", eta=0.5, gamma=0.2)
     SCORE = np.array([[0.8, np.nan], [0.8, 0.4], [np.nan, 0.4]])
     USUAL = np.array([[0.8, np.nan], [1.0, 0.4], [np.nan, np.nan]])

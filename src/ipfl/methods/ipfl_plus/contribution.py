@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,13 +91,11 @@ class ContributionRecord:
 class Contributions:
     """How contributions are measured."""
 
-    rule: Annotated[
-        Literal["agreement", "paper"],
-        Field(
-            description="agreement: with the direction of the others' updates; "
-            "paper: by the gradient of the loss on the providers' own points"
-        ),
-    ] = "agreement"
+    rule: Literal["agreement", "paper"] = Field(
+        default="agreement",
+        description="agreement: with the direction of the others' updates; "
+        "paper: by the gradient of the loss on the providers' own points",
+    )
 
     def compare(self, updates: Updates, *, clip: bool, is_noisy: bool) -> Psi:
         """ψ_ki by agreement, from the updates alone; nothing if they are measured by the gradient.

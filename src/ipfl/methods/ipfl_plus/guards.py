@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,14 +71,12 @@ class GuardRecord:
 class Guards:
     """What the market does against clients that cheat."""
 
-    rule: Annotated[
-        Literal["all", "paper"],
-        Field(description="all: every guard but those left out; paper: clients are trusted"),
-    ] = "all"
-    leave_out: Annotated[
-        tuple[GuardName, ...],
-        Field(description="guards that are not used: " + " | ".join(get_args(GuardName))),
-    ] = ()
+    rule: Literal["all", "paper"] = Field(
+        default="all", description="all: every guard but those left out; paper: clients are trusted"
+    )
+    leave_out: tuple[GuardName, ...] = Field(
+        default=(), description="guards that are not used: " + " | ".join(get_args(GuardName))
+    )
 
     def uses(self, name: GuardName) -> bool:
         """Whether this guard is in use."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,22 +108,20 @@ class Preferences:
 class Importance:
     """How clients weigh the cluster models, and which clients are asked."""
 
-    rule: Annotated[
-        Literal["relative", "paper"],
-        Field(
-            description="relative: soft hits on held-back points beside the cluster's mean over clients; "
-            "paper: the share of the client's own points that the model gets right"
-        ),
-    ] = "relative"
-    threshold: Annotated[
-        Annotated[float, Field(ge=0, le=1)] | None,
-        Field(description="T_h on the importance weights; omitted: 1/K"),
-    ] = None
-    samples: Annotated[int, Field(ge=1, description="points a client scores models on, at most")] = 128
-    budget: Annotated[
-        Annotated[int, Field(ge=1)] | None,
-        Field(description="clients that may bid in a round, in turn; omitted: 2 to 4 for each seat"),
-    ] = None
+    rule: Literal["relative", "paper"] = Field(
+        default="relative",
+        description="relative: soft hits on held-back points beside the cluster's mean over clients; "
+        "paper: the share of the client's own points that the model gets right",
+    )
+    threshold: float | None = Field(
+        default=None, ge=0, le=1, description="T_h on the importance weights; omitted: 1/K"
+    )
+    samples: int = Field(default=128, ge=1, description="points a client scores models on, at most")
+    budget: int | None = Field(
+        default=None,
+        ge=1,
+        description="clients that may bid in a round, by turns; omitted: 2 to 4 for a seat",
+    )
 
     @property
     def holds_back(self) -> bool:

@@ -65,10 +65,10 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
     name: ClassVar[str] = "ipfl-plus"
     summary: ClassVar[str] = "clients bid with tokens for cluster models and mix them (Khan et al., IP-FL)"
 
-    clusters: Annotated[int, Field(ge=1, description="K")] = 2
-    incentive: Annotated[
-        bool, Field(description="false: the ablation NI, random bids and no tokens change hands")
-    ] = True
+    clusters: int = Field(default=2, ge=1, description="K")
+    incentive: bool = Field(
+        default=True, description="false: the ablation NI, random bids and no tokens change hands"
+    )
     importance: Annotated[Importance, Field(description="how clients weigh the cluster models")] = (
         Importance()
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,10 +52,10 @@ from one model to another; in proportion for less."""
 class Mix:
     """How a client mixes the cluster models."""
 
-    rule: Annotated[
-        Literal["evidence", "paper"],
-        Field(description="evidence: by υ^4, unless its points are evidence for another mix; paper: by υ"),
-    ] = "evidence"
+    rule: Literal["evidence", "paper"] = Field(
+        default="evidence",
+        description="evidence: by υ^4, unless its points are evidence for another mix; paper: by υ",
+    )
 
     def personalize(self, models: Sequence[Vector], importance: Floats, me: Client, limit: int) -> Vector:
         """The client's own model, chosen on `limit` of its points of a kind at most."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,36 +104,27 @@ class Outcome:
 class Payment:
     """Prices, and who pays whom."""
 
-    rule: Annotated[
-        Literal["willing", "paper", "none"],
-        Field(
-            description="willing: all who are sent models pay for their bids, and who paid gets models; "
-            "paper: seats are paid for, all get models; none: bids as they are, but nobody pays or earns"
-        ),
-    ] = "willing"
-    price: Annotated[int, Field(ge=1, description="τ_p in tokens, the same for all")] = 100
-    opening: Annotated[
-        Annotated[int, Field(ge=1)] | None,
-        Field(description="opening balance; omitted: a price for every round, 100 at least"),
-    ] = None
-    trial_rounds: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="queries in which a new client gets the models free of charge, if the willing pay",
-        ),
-    ] = 5
-    subsidy: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=100,
-            description="prices issued into a cluster's pool for every update that earns, if the willing pay",
-        ),
-    ] = 2.0
-    eta: Annotated[float, Field(ge=0, le=1, description="η, largest share of a pool that is reimbursed")] = (
-        0.1
+    rule: Literal["willing", "paper", "none"] = Field(
+        default="willing",
+        description="willing: all who are sent models pay for their bids, and who paid gets models; "
+        "paper: seats are paid for, all get models; none: bids as they are, but nobody pays or earns",
     )
+    price: int = Field(default=100, ge=1, description="τ_p in tokens, the same for all")
+    opening: int | None = Field(
+        default=None, ge=1, description="opening balance; omitted: a price for every round, 100 at least"
+    )
+    trial_rounds: int = Field(
+        default=5,
+        ge=0,
+        description="queries in which a new client gets the models for nothing, if the willing pay",
+    )
+    subsidy: float = Field(
+        default=2.0,
+        ge=0,
+        le=100,
+        description="prices issued into a cluster's pool for every update that earns, if the willing pay",
+    )
+    eta: float = Field(default=0.1, ge=0, le=1, description="η, largest share of a pool that is reimbursed")
 
     @property
     def moves_tokens(self) -> bool:

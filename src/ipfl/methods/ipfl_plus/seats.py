@@ -15,7 +15,7 @@ train over and over, and explorers do harm where they do not belong. So here, by
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,23 +73,22 @@ class Bidders:
 class Seats:
     """Who gets the seats of a round."""
 
-    rule: Annotated[
-        Literal["draw", "paper"],
-        Field(
-            description="draw: bidders by weighted draw, explorers where they prefer; "
-            "paper: bidders by contribution, explorers where they are drawn"
-        ),
-    ] = "draw"
-    explore: Annotated[
-        float,
-        Field(
-            ge=0, le=1, description="N_r at first, as a share of the clients; falls with the unexplored share"
-        ),
-    ] = 0.2
-    ration: Annotated[
-        float,
-        Field(ge=0, description="weight of the seats a client has had against it in the draw of the bidders"),
-    ] = 1.0
+    rule: Literal["draw", "paper"] = Field(
+        default="draw",
+        description="draw: bidders by weighted draw, explorers where they prefer; "
+        "paper: bidders by contribution, explorers where they are drawn",
+    )
+    explore: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="N_r at first, as a share of the clients; falls with the unexplored share",
+    )
+    ration: float = Field(
+        default=1.0,
+        ge=0,
+        description="weight of a client's seats so far against it in the draw of the bidders",
+    )
 
     def choose(
         self,

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,13 +71,11 @@ class SharingRecord:
 class Sharing:
     """How far cluster models move together."""
 
-    rule: Annotated[
-        Literal["chance", "paper"],
-        Field(
-            description="chance: clusters share as much of their steps as chance explains of what sets them "
-            "apart; paper: nothing"
-        ),
-    ] = "chance"
+    rule: Literal["chance", "paper"] = Field(
+        default="chance",
+        description="chance: clusters share as much of their steps as chance explains of what sets them "
+        "apart; paper: nothing",
+    )
 
     def move(
         self, clusters: Clusters, record: SharingRecord, updates: Updates, run: RunFacts, *, clip: bool
