@@ -14,8 +14,6 @@ LOCAL_ONLY = "[adversary] and [faults] need the local engine: no other one can m
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--engine", "local", "--nodes", "2"], "--nodes belongs to --engine flower"),
-        (["--nodes", "5"], "5 nodes: there are only 4 clients to put on them"),
         (["--set", "adversary.share=0.5"], LOCAL_ONLY),
         (["--set", "faults.dropout=0.1"], LOCAL_ONLY),
         (["--set", "faults.broken=0.1"], LOCAL_ONLY),

@@ -67,7 +67,7 @@ app.command(
         "ipfl run my.toml --out runs/mine",
         f"ipfl run --method {REFERENCE} --rounds 50 --set train.lr=0.05",
         "ipfl run --resume runs/mine --rounds 60",
-        "ipfl run --engine flower --nodes 5",
+        "ipfl run --engine flower",
     )
 )(run)
 app.command(

@@ -146,10 +146,6 @@ ParallelRuns = Annotated[
         help="Runs side by side; default one per core, 0: one after the other. Changes no result.",
     ),
 ]
-NodeCount = Annotated[
-    int | None,
-    typer.Option("--nodes", min=1, metavar="N", help="Flower nodes; default: one for each client."),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 Trust = Annotated[
     bool,
@@ -233,11 +229,9 @@ def _allow_user_modules() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-def choose_engine(name: str, config: Config, nodes: int | None, workers: int | None) -> EngineFactory:
+def choose_engine(name: str, config: Config, workers: int | None) -> EngineFactory:
     """The engine, which moves the messages of a run."""
     if name == "local":
-        if nodes is not None:
-            raise InputError("--nodes belongs to --engine flower")
         from ipfl.engines.local_engine import local_engine
 
         return local_engine(workers)
@@ -246,7 +240,7 @@ def choose_engine(name: str, config: Config, nodes: int | None, workers: int | N
     require_flower()
     from ipfl.engines.flower.simulation import simulation_engine
 
-    return simulation_engine(config.task, nodes)
+    return simulation_engine(config.task)
 
 
 def choose_pool(name: str, workers: int | None, quiet: bool) -> MakePool:

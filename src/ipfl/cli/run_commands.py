@@ -61,7 +61,6 @@ def run(
     sets: options.Sets = None,
     out: options.Out = None,
     engine_name: options.EngineName = "local",
-    nodes: options.NodeCount = None,
     workers: options.Workers = None,
     seed: options.Seed = None,
     quiet: options.Quiet = False,
@@ -95,7 +94,7 @@ def run(
         return
     from ipfl.keep.run_folder import RunOutput
 
-    engine = options.choose_engine(engine_name, settings, nodes, workers)
+    engine = options.choose_engine(engine_name, settings, workers)
     folder = resume or out or options.new_run_folder(f"{settings.row_name(method)}-seed-{settings.seed}")
     output = RunOutput(
         folder,

@@ -87,7 +87,7 @@ def build_task(
     )
     present = list(directory.nodes.values())
     description = begun or _describe_data(server_config, directory)
-    samples = {client: counts for info in present for client, counts in info.samples.items()}
+    samples = {info.client: info.samples for info in present}
     task = Task(RemoteData(description, samples), factory)
     directory.allowed_clients = frozenset(description.clients)
     model_size = task.network(settings.seed).size

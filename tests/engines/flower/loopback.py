@@ -59,7 +59,7 @@ class Loopback(LocalGrid):
 
 
 def join_nodes(grid: Loopback, folder: Path, nodes: int) -> None:
-    """So many nodes join, and share the clients of the config's task among them."""
+    """The nodes of the first clients of the config's task join."""
     app = NodeApp(folders=NodeFolders(folder / "memory", folder / "received"))
     for part in range(nodes):
         grid.join(100 + part, app, **{"partition-id": part, "num-partitions": nodes})

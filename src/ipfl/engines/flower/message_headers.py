@@ -30,13 +30,11 @@ from pydantic import (
 )
 
 from ipfl.config.sections import MAX_INT32
-from ipfl.core import ClientId
 from ipfl.engines.flower.messages import Header, MalformedError
 from ipfl.engines.flower.run_settings import MAX_CLASSES
 
 HELLO = "hello"
 """Action of the first message to a node."""
-MAX_CLIENTS_ON_NODE = 2**20
 MAX_DIMENSIONS = 8
 """Of a sample."""
 HexName = Annotated[str, Strict(), Field(pattern=r"^[0-9a-f]{32}$")]
@@ -126,13 +124,10 @@ class ReplyHeader(_Fields):
 class NodeInfo(_Fields):
     """What a node says of itself in its reply to `hello`."""
 
-    clients: Annotated[tuple[MessageCount, ...], Field(min_length=1, max_length=MAX_CLIENTS_ON_NODE)]
+    client: MessageCount
     model_size: MessageSize
     """Number of parameters of its model."""
     classes: Annotated[int, Strict(), Field(ge=1, le=MAX_CLASSES)]
     input_shape: Annotated[tuple[MessageSize, ...], Field(min_length=1, max_length=MAX_DIMENSIONS)]
-    samples: Annotated[
-        dict[Annotated[ClientId, Field(ge=0, le=MAX_INT32)], SampleCounts],
-        Field(max_length=MAX_CLIENTS_ON_NODE),
-    ]
-    """Number of samples per part, for each client."""
+    samples: SampleCounts
+    """Number of samples per part."""

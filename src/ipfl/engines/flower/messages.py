@@ -37,8 +37,8 @@ class MalformedError(InvalidReplyError):
     """A message that does not follow the protocol; the text says what is wrong."""
 
 
-HELLO_LIMITS = ReplyLimits(2**25, 0, 0)
-"""What a node may say of itself: counts for each of its clients, and no arrays."""
+HELLO_LIMITS = ReplyLimits(0, 0, 0)
+"""What a node may say of itself: a few numbers or an error, and no arrays."""
 ASK_LIMITS = ReplyLimits(2**28, 2**16, 2**36)
 """What a server may send to a node, which cannot know how large the model is."""
 

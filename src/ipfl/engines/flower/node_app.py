@@ -50,13 +50,15 @@ from ipfl.training.task import Task
 
 SEEDED_NOISE = "seeded-noise"
 """Key of a node's own config, for tests: its noise follows from the run's seed, which is no secret."""
+CLIENT_KEYS = ("client", "partition-id")
+"""Keys of a node's own config, of which one says whose node it is."""
 Loader = Callable[[Context], Any]
 """One client's own data, in any form that `ipfl.data.from_clients` accepts for a client."""
 
 
 @dataclass(frozen=True)
 class NodeFolders:
-    """Folders of a node: what its clients remember, and the arrays that they were sent."""
+    """Folders of a node: what its client remembers, and the arrays that it was sent."""
 
     memory: Path
     received: Path
@@ -102,14 +104,12 @@ def _read_node_number(context: Context, *keys: str) -> int:
     raise InputError(f"this node was started without {' or '.join(keys)} (--node-config)")
 
 
-def clients_on_node(runner: ClientRunner, context: Context) -> tuple[ClientId, ...]:
-    """The owner of the node's own data, or the node's part of the task's clients."""
-    data = runner.task.data
-    if isinstance(data, OwnData):
-        return data.clients
-    part = _read_node_number(context, "partition-id")
-    parts = _read_node_number(context, "num-partitions")
-    return tuple(client for client in sorted([*data.clients, *data.unseen]) if client % parts == part)
+def client_of_node(runner: ClientRunner, context: Context) -> ClientId:
+    """The owner of the node's own data, or the client of the config's task with the node's number."""
+    client, data = _read_node_number(context, *CLIENT_KEYS), runner.task.data
+    if client not in (*data.clients, *data.unseen):
+        raise InputError(f"the config's task has no client {client} ([task] clients and unseen)")
+    return client
 
 
 class HiddenError(RuntimeError):
@@ -171,17 +171,17 @@ class NodeApp(ClientApp):
     def _reply_to_hello(
         self, settings: str, arrays: dict[str, NumpyArray], context: Context, folders: NodeFolders
     ) -> RecordDict:
-        """The clients of this node, and what their data looks like: shape, classes and counts."""
+        """The client of this node, and what its data looks like: shape, classes and counts."""
         if settings not in arrays:
             raise MalformedError("the first message must bring the settings")
         runner = self._runner_for(settings, arrays[settings], context, folders)
-        clients, data = clients_on_node(runner, context), runner.task.data
+        client, data = client_of_node(runner, context), runner.task.data
         info = NodeInfo(
-            clients=clients,
+            client=client,
             model_size=runner.network.size,
             classes=data.classes,
             input_shape=data.input_shape,
-            samples={client: dict(data.sizes(client)) for client in clients},
+            samples=dict(data.sizes(client)),
         )
         return pack(info.to_header(), {})
 
@@ -200,7 +200,7 @@ class NodeApp(ClientApp):
         if missing := named - set(arrays):
             return pack_missing(missing)
         runner = self._runner_for(ask.settings, arrays[ask.settings], context, folders)
-        if ask.client not in clients_on_node(runner, context):
+        if ask.client != client_of_node(runner, context):
             raise InputError(f"client {ask.client} is not on this node")
         if not ask.run_id and has_own_data(context, self.loader):
             raise InputError("the message names no run, by which this node keeps what it has revealed")
@@ -238,7 +238,7 @@ class NodeApp(ClientApp):
         is_own = has_own_data(context, self.loader)
         if is_own:
             path = Path(str(context.node_config.get("data")))
-            client = _read_node_number(context, "client", "partition-id")
+            client = _read_node_number(context, *CLIENT_KEYS)
             factory = self.model or model_factory(settings.task.model)
             if settings.privacy.is_on and self.loader is None:
                 check_points_apart(path, settings.task)

@@ -1,6 +1,6 @@
 """Which nodes take part in a run, and which node holds which client.
 
-A node says in its first reply which clients' data it holds. If keys are registered (`client_of_key`), its key
+A node says in its first reply which client it is. If keys are registered (`client_of_key`), its key
 decides, and what it says must agree; otherwise the first node that claims a client gets it.
 
 What the task looks like (the shape of a sample, the number of classes) comes from the operator, or from what
@@ -120,29 +120,27 @@ class NodeDirectory:
             self.refused.add(node)
             raise
         self.nodes[node] = info
-        self._node_of |= dict.fromkeys(info.clients, node)
+        self._node_of[info.client] = node
 
     def _check(self, node: NodeId, info: NodeInfo, key: bytes) -> None:
         if self.client_of_key is not None:
             owner = self.client_of_key(key)
             if owner is None:
                 raise NodeRefusedError(f"node {node} has a key that is not registered; it is not asked")
-            if info.clients != (owner,):
-                claimed = " and ".join(map(str, info.clients))
+            if info.client != owner:
                 raise NodeRefusedError(
-                    f"node {node} claims client {claimed}, but its key belongs to client {owner}; refused"
+                    f"node {node} claims client {info.client}, but its key belongs to client {owner}; refused"
                 )
         if misfit := self._misfit(info):
             raise NodeRefusedError(f"node {node} {misfit}; refused")
-        for client in info.clients:
-            if self.allowed_clients is not None and client not in self.allowed_clients:
-                raise NodeRefusedError(
-                    f"node {node} holds client {client}, which is not in this run; refused"
-                )
-            if client in self._node_of:
-                raise NodeRefusedError(
-                    f"node {node} claims client {client}, which is on node {self._node_of[client]}; refused"
-                )
+        if self.allowed_clients is not None and info.client not in self.allowed_clients:
+            raise NodeRefusedError(
+                f"node {node} holds client {info.client}, which is not in this run; refused"
+            )
+        if (other := self._node_of.get(info.client)) is not None:
+            raise NodeRefusedError(
+                f"node {node} claims client {info.client}, which is on node {other}; refused"
+            )
 
     def _misfit(self, info: NodeInfo) -> str:
         """What of a node does not fit the run; empty if all does.
@@ -229,7 +227,7 @@ class NodeDirectory:
         Raises:
             InputError: Too few nodes came, or one of them cannot take part.
         """
-        begun, told = time.monotonic(), None
+        begun, tell_at = time.monotonic(), 0.0
         while True:
             self.update(settings)
             if self.refused and fail_on_refusal:
@@ -241,15 +239,10 @@ class NodeDirectory:
             if waited > seconds:
                 reasons = "".join(f"; {event}" for event in self.events)
                 raise InputError(f"{present} of {needed} clients came within {seconds:g} s{reasons}")
-            if told is None:
-                told = waited
+            if waited >= tell_at:
+                tell_at = waited + REMIND_SECONDS
                 print_line(
-                    f"waiting for nodes: {present} of {needed} clients are here, {seconds:g} s at most"
-                )
-            elif waited >= told + REMIND_SECONDS:
-                told = waited
-                print_line(
-                    f"still waiting for nodes: {present} of {needed} clients are here after {waited:.0f} of "
+                    f"waiting for nodes: {present} of {needed} clients are here after {waited:.0f} of "
                     f"{seconds:g} s; start the missing nodes (ipfl deploy node DIR) or see their logs"
                 )
             time.sleep(self.transport.poll_seconds)

@@ -28,7 +28,6 @@ from ipfl.engines.flower.node_app import NodeApp, NodeFolders
 from ipfl.engines.flower.node_directory import NodeDirectory
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import NodeId, Transport
-from ipfl.errors import InputError
 
 FIRST_NODE = 100
 """Id of the first node; 1 is the server."""
@@ -105,24 +104,21 @@ def local_grid(app: ClientApp, nodes: int) -> LocalGrid:
     return grid
 
 
-def simulation_engine(task: TaskConfig, nodes: int | None = None) -> EngineFactory:
-    """An engine for `ipfl.run`: the clients of a config's task on Flower nodes in this process.
+def simulation_engine(task: TaskConfig) -> EngineFactory:
+    """An engine for `ipfl.run`: each client of a config's task on a Flower node in this process.
 
     Args:
         task: The section `[task]`, from which each node rebuilds its part of the data.
-        nodes: Number of nodes; None: one for each client. With fewer, a node holds several clients.
     """
 
     def make_engine(context: EngineContext) -> Engine:
         refuse_wrapped_clients(context)
         clients = len(context.task.data.clients) + len(context.task.data.unseen)
-        if nodes is not None and nodes > clients:
-            raise InputError(f"{nodes} nodes: there are only {clients} clients to put on them")
         with ExitStack() as resources:
             temporary = Path(resources.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
             memory = context.memory or temporary / "memory"
             folders = NodeFolders(memory.resolve(), temporary / "received")
-            grid = local_grid(NodeApp(folders=folders, send_tracebacks=True), nodes or clients)
+            grid = local_grid(NodeApp(folders=folders, send_tracebacks=True), clients)
             settings = RunSettings(
                 context.method,
                 context.train,
