@@ -22,7 +22,7 @@ from tests.small_runs import small_task
 import ipfl
 from ipfl.methods import METHODS
 
-KILLS = int(os.environ.get("IPFL_KILLS", "15"))
+KILLS = int(os.environ.get("IPFL_KILLS", "12"))
 """Of each method."""
 
 
