@@ -67,7 +67,7 @@ class Client:
     def data(self, part: Part, limit: int | None = None) -> Samples:
         """The samples of one part, the first `limit` of them (their order is random already)."""
         samples: Samples = getattr(self.parts, part)
-        return samples if limit is None else Samples(samples.x[:limit], samples.y[:limit])
+        return samples if limit is None else samples[:limit]
 
     def points(self, part: Part, limit: int | None = None) -> Points:
         """The same on the network's device, where they are put once in a phase."""

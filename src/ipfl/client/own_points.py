@@ -29,9 +29,9 @@ class OwnPoints:
         """
         goal, train = me.data("goal", limit), me.data("train", limit)
         if _ends_with(me.data("train"), me.data("goal")):
-            return cls(_take(goal, slice(0, 0)), train)
+            return cls(goal[:0], train)
         is_like = _is_same(me.data("goal"), me.data("probe"))
-        return cls(goal, train if is_like else _take(train, slice(0, 0)))
+        return cls(goal, train if is_like else train[:0])
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -43,7 +43,7 @@ def _ends_with(train: Samples, goal: Samples) -> bool:
     """Whether the last points to train on are all of `goal`; those that methods join are there."""
     if train is goal:
         return True
-    return 0 < len(goal) <= len(train) and _is_same(_take(train, slice(len(train) - len(goal), None)), goal)
+    return 0 < len(goal) <= len(train) and _is_same(train[len(train) - len(goal) :], goal)
 
 
 def _is_same(one: Samples, other: Samples) -> bool:
@@ -52,7 +52,3 @@ def _is_same(one: Samples, other: Samples) -> bool:
         return True
     same_labels = np.array_equal(one.y, other.y)
     return same_labels and one.x.shape == other.x.shape and np.array_equal(one.x, other.x)
-
-
-def _take(samples: Samples, chosen: slice | NDArray[np.intp]) -> Samples:
-    return Samples(samples.x[chosen], samples.y[chosen])

@@ -89,20 +89,12 @@ def actions_of(method: Method[Any]) -> frozenset[str]:
 class Runner(Protocol):
     """What an engine needs of a place where clients are played."""
 
-    @property
-    def task(self) -> Task:
-        """Whose data, which model."""
-        ...
-
-    @property
-    def memory(self) -> ClientMemory:
-        """What the clients remember."""
-        ...
-
-    @property
-    def network(self) -> Network:
-        """The workspace."""
-        ...
+    task: Task
+    """Whose data, which model."""
+    memory: ClientMemory
+    """What the clients remember."""
+    network: Network
+    """The workspace."""
 
     def run(self, job: Job) -> Record:
         """The client's reply."""
@@ -207,7 +199,7 @@ class ClientRunner:
     def _client(self, job: Job, parts: Parts) -> Client:
         """The client's side of a job."""
         # The evaluator alone sees the test data; a method gets the other three parts.
-        hidden = replace(parts, test=Samples(parts.test.x[:0], parts.test.y[:0]))
+        hidden = replace(parts, test=parts.test[:0])
         return Client(
             id=job.client,
             round=job.round,
@@ -292,7 +284,7 @@ class ClientRunner:
         holdout = self.task.data.holdout(distribution)
         order = stream(self.seed, "holdout", distribution).permutation(len(holdout))
         chosen = order[: int(models.facts["limit"])]
-        points = self.network.points(Samples(holdout.x[chosen], holdout.y[chosen]))
+        points = self.network.points(holdout[chosen])
         hits = [evaluate(self.network, model, points).hits for model in models.params.values()]
         return Record({}, {"n": len(points), "hits": hits})
 

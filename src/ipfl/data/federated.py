@@ -42,6 +42,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> Samples:
+        """Some of these points."""
+        return Samples(self.x[chosen], self.y[chosen])
+
     def joined(self, others: Samples) -> Samples:
         """These points, and then the others."""
         return Samples(np.concatenate([self.x, others.x]), np.concatenate([self.y, others.y]))

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import Delivery, Job, Runner
 from ipfl.core import Record
-from ipfl.training.network import Network
-from ipfl.training.task import Task
 
 R = TypeVar("R", bound=Runner)
 
@@ -19,21 +16,7 @@ class RunnerWrapper(Generic[R]):
 
     def __init__(self, inner: R):
         self.inner = inner
-
-    @property
-    def memory(self) -> ClientMemory:
-        """What the clients remember."""
-        return self.inner.memory
-
-    @property
-    def network(self) -> Network:
-        """The workspace."""
-        return self.inner.network
-
-    @property
-    def task(self) -> Task:
-        """Whose data, which model."""
-        return self.inner.task
+        self.task, self.memory, self.network = inner.task, inner.memory, inner.network
 
     def run(self, job: Job) -> Record:
         """The client's reply."""

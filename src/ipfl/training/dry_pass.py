@@ -50,7 +50,7 @@ def check_training(task: Task, settings: TrainConfig, seed: int, *, with_probe: 
     on_cpu = settings.model_copy(update={"device": str(CPU), "precision": "float32"})
     prepare_network(network, on_cpu)
     limit = DRY_STEPS * min(settings.batch_size, MAX_DRY_BATCH)
-    few = Samples(samples.x[:limit], samples.y[:limit])
+    few = samples[:limit]
     with one_thread(), torch.random.fork_rng(devices=[]):
         _check_outputs(network, few, task.data.classes)
         _check_steps(network, few, on_cpu.at_round(0), seed)

@@ -37,7 +37,6 @@ from pydantic.dataclasses import dataclass
 from ipfl.client.client import Client
 from ipfl.config.train_section import TrainConfig
 from ipfl.core import Record, Vector
-from ipfl.data.federated import Samples
 from ipfl.methods.shared.one_model import OneModelMethod
 from ipfl.training.network import Network
 from ipfl.training.sgd import Batch, losses, mean_loss, sgd
@@ -81,7 +80,7 @@ class FedALA(OneModelMethod):
         """Steps on W_i: an epoch, or as many as it takes for the losses to settle."""
         train = me.data("train")
         rows = me.rng.permutation(len(train))[: max(1, round(self.share * len(train)))]
-        samples = me.network.points(Samples(train.x[rows], train.y[rows]))
+        samples = me.network.points(train[rows])
         settings = TrainConfig(lr=1, epochs=1, batch_size=me.settings.batch_size)
         epoch_losses: list[float] = []
         for _ in range(MAX_INITIAL_EPOCHS if initial_stage else 1):
