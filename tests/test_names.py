@@ -28,13 +28,8 @@ SAME_MEANING = {
     "router": "FastAPI",
     # Type variables, and functions of one module that have a twin in another.
     "S": "a method's state",
-    "T": "any type",
     "_play": "plays a run in a process of its own",
     "_run_folders": "folders with a run in them",
-    # Two things under one name, which still want names of their own.
-    "ClusterModels": "of IP-FL+, and of the other methods with clusters",
-    "Contribution": "the row of the ledger, and the part of IP-FL+",
-    "collect_updates": "of IP-FL+, and of the other methods with clusters",
 }
 
 

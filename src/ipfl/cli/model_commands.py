@@ -50,9 +50,9 @@ def export_models(
     Transfers of tokens: ipfl ledger export.
     """
     from ipfl.results.finished import load
-    from ipfl.results.model_files import check_format, export_model
+    from ipfl.results.model_files import check_model_format, export_model
 
-    chosen = check_format(format_name)
+    chosen = check_model_format(format_name)
     result = load(run, model=network, trust=trust)
     paths = _paths(_wanted(result, which or []), out, run, chosen)
     for path in paths.values():

@@ -48,7 +48,7 @@ Results = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for the numbers, NAME/SCALE.json.")
 ]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder for the runs; resumed from there.")]
-Replay = Annotated[bool, typer.Option("--replay", help="Play finished runs of other code again.")]
+ReplayOption = Annotated[bool, typer.Option("--replay", help="Play finished runs of other code again.")]
 SomeMethods = Annotated[
     str | None,
     typer.Option("--methods", metavar="A,B", help="Only these; what was found for the others stays."),
@@ -94,7 +94,7 @@ def run_experiments(
     out: Results = RESULTS,
     runs: Runs = RUNS,
     workers: ParallelRuns = None,
-    replay: Replay = False,
+    replay: ReplayOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the runs that would be played.")
     ] = False,
@@ -131,7 +131,7 @@ def tune(
     out: Results = RESULTS,
     runs: Runs = RUNS,
     workers: ParallelRuns = None,
-    replay: Replay = False,
+    replay: ReplayOption = False,
     quiet: Quiet = False,
 ) -> None:
     """Tune every method of an experiment on the same grid, and write down the best settings.

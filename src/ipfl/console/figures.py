@@ -144,7 +144,7 @@ def _mean_std(figures: Mapping[str, float], name: str) -> MeanStd | None:
     return MeanStd(mean=figures[f"{name}.mean"], std=figures.get(f"{name}.std", 0.0))
 
 
-def _read_file(path: Path) -> Mapping[str, Any]:
+def _read_json_file(path: Path) -> Mapping[str, Any]:
     """A file of a run; empty if it is not there or not JSON, as while it is being written."""
     try:
         return read_json(path, "file of a run")
@@ -162,7 +162,7 @@ def run_detail(runs: FoundRuns, found: FoundRun) -> RunDetail:
     store = runs.open(found)
     with store.snapshot() as reader:
         traffic = {name: _total(reader, name) for name in ("bytes_up", "bytes_down")}
-    summary = _read_file(found.folder / SUMMARY_FILE)
+    summary = _read_json_file(found.folder / SUMMARY_FILE)
     seconds = summary.get("seconds")
     reference = reference_run(runs, found)
     return RunDetail(
@@ -213,7 +213,7 @@ def _total(reader: Reader, name: str) -> int:
 
 def reference_run(runs: FoundRuns, found: FoundRun) -> FoundRun | None:
     """The run of the same comparison and seed that PMA is measured against."""
-    name = _read_file(found.folder.parent.parent / PLAN_FILE).get("reference")
+    name = _read_json_file(found.folder.parent.parent / PLAN_FILE).get("reference")
     wanted = found.folder.parent.parent / str(name) / found.folder.name
     return next((run for run in runs.find().values() if name and run.folder == wanted), None)
 

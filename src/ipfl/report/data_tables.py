@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ipfl.data import FederatedData
 
-PARTS = ("train", "probe", "test")
+SHOWN_PARTS = ("train", "probe", "test")
 MAX_ROWS = 40
 """Clients in the table on the screen."""
 MAX_LABELS = 3
@@ -44,7 +44,7 @@ class Counted:
 
     names: list[str]
     sizes: NDArray[np.int64]
-    """Points of each of `PARTS`."""
+    """Points of each of `SHOWN_PARTS`."""
     counts: NDArray[np.int64]
     """Points in train and probe of each class, label or range of numbers."""
     label_names: Sequence[str]
@@ -78,7 +78,7 @@ def count_labels(data: FederatedData) -> Counted:
         shorten(named.get(client, str(client)), LABEL_LENGTH) + (" (unseen)" if client in data.unseen else "")
         for client in members
     ]
-    sizes = np.array([[data.sizes(client)[part] for part in PARTS] for client in members])
+    sizes = np.array([[data.sizes(client)[part] for part in SHOWN_PARTS] for client in members])
     distributions = [data.majority(client) for client in members]
     return Counted(names, sizes, np.array(counts, np.int64), label_names, what, values, distributions)
 
@@ -86,7 +86,7 @@ def count_labels(data: FederatedData) -> Counted:
 def clients_table(data: FederatedData, every: Counted) -> Table:
     """A row per client, the first of them if there are many, and one with the sums."""
     has_numbers, has_kinds = every.what == "ranges", any(one is not None for one in every.distributions)
-    numbers = [*PARTS, *([] if has_numbers else [every.what])]
+    numbers = [*SHOWN_PARTS, *([] if has_numbers else [every.what])]
     told = "mean ± spread, from … to" if has_numbers else "most frequent labels"
     kinds = ["distribution"] if has_kinds else []
     title = f"{data.name}, {data.partition}: points per client"

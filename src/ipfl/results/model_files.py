@@ -21,7 +21,7 @@ EXAMPLE_POINTS = 2
 """Points that a program is recorded with; it takes any number of them."""
 
 
-def check_format(name: str) -> Format:
+def check_model_format(name: str) -> Format:
     """The format of that name.
 
     Raises:
@@ -45,7 +45,7 @@ def export_model(model: ClientModel, path: Path | str, format: Format = "safeten
     Raises:
         InputError: The network does something that the format cannot hold.
     """
-    path, format = Path(path), check_format(format)
+    path, format = Path(path), check_model_format(format)
     with atomic_write(path) as draft:
         if format == "safetensors":
             tensors = {name: tensor.contiguous().clone() for name, tensor in model.state_dict().items()}

@@ -92,7 +92,7 @@ class MethodRuns:
 def mean_figures(results: Mapping[int, Result]) -> dict[str, Any]:
     """Means over the seeds of what the summaries of some runs say, and the figures of each (`seeds`)."""
     seeds = {str(seed): _figures(result) for seed, result in results.items()}
-    means = {name: _mean(one[name] for one in seeds.values()) for name in COMPARED_FIGURES}
+    means = {name: _mean_figure(one[name] for one in seeds.values()) for name in COMPARED_FIGURES}
     return {**means, "seeds": seeds}
 
 
@@ -109,13 +109,13 @@ def _figures(result: Result) -> dict[str, Any]:
     return {name: derived[name] if name in derived else summary.get(name) for name in COMPARED_FIGURES}
 
 
-def _mean(values: Iterable[Any]) -> Any:
+def _mean_figure(values: Iterable[Any]) -> Any:
     """Mean of numbers, or of {mean, std} part by part; None where no run has a value."""
     known = [value for value in values if value is not None]
     if not known:
         return None
     if isinstance(known[0], Mapping):
-        return {part: _mean(value[part] for value in known) for part in known[0]}
+        return {part: _mean_figure(value[part] for value in known) for part in known[0]}
     return float(np.mean(known))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ipfl.figure_style import COLOURS, GREY
 from ipfl.theory.gaussian_means import PROCEDURES, READINGS, GaussianMeans, Reading, largest_spread
 from ipfl.theory.monte_carlo import simulate_means
-from ipfl.theory.study import STYLES, Numbers, Study, draw_legend, draw_points
+from ipfl.theory.study import STYLES, Numbers, Study, draw_legend, draw_series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def _draw_error_panel(axes: Axes, series: Numbers, reading: Reading, other: Read
     x = series["x"]
     for name in PROCEDURES:
         style = STYLES[name]
-        draw_points(axes, x, series[reading][name], style, "-", name)
+        draw_series(axes, x, series[reading][name], style, "-", name)
         if name != "local":  # both formulas say the same of it
             formulas = [point["formula"] for point in series[other][name]]
             axes.plot(x, formulas, ":", color=style.colour, linewidth=1.2)

@@ -17,7 +17,7 @@ from ipfl.figure_style import GREY
 from ipfl.theory.error_studies import TAUS, standard_model
 from ipfl.theory.gaussian_means import GaussianMeans, contribution, farthest_newcomer
 from ipfl.theory.monte_carlo import beside, simulate_contribution, simulate_means
-from ipfl.theory.study import STYLES, Numbers, Study, draw_legend, draw_points
+from ipfl.theory.study import STYLES, Numbers, Study, draw_legend, draw_series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def draw_remark_1(figure: Figure, numbers: Numbers) -> None:
     panels = figure.subplots(1, 3, sharey=True)
     for axes, (name, label) in zip(panels, labels.items(), strict=True):
         for kind, points in numbers[name]["points"].items():
-            draw_points(axes, numbers[name]["x"], points, STYLES[kind], STYLES[kind].line, kind)
+            draw_series(axes, numbers[name]["x"], points, STYLES[kind], STYLES[kind].line, kind)
         axes.set(xlabel=label, xlim=(0, None), ylim=(0, 2))
     panels[0].set_ylabel("mean squared error")
     draw_legend(figure, panels[0], 2)
@@ -93,7 +93,7 @@ def draw_remark_2(figure: Figure, numbers: Numbers) -> None:
     """PMA by the bias from strangers, and by the spread with either reference."""
     left, right = figure.subplots(1, 2)
     series = numbers["strangers"]
-    draw_points(left, series["x"], series["points"], STYLES["clustered"], "-")
+    draw_series(left, series["x"], series["points"], STYLES["clustered"], "-")
     for x, point, count in zip(series["x"], series["points"], series["count"], strict=True):
         offset, side = ((-6, -3), "right") if count == 0 else ((7, 2), "left")
         left.annotate(
@@ -103,7 +103,7 @@ def draw_remark_2(figure: Figure, numbers: Numbers) -> None:
     left.set(ylabel="PMA: error of the reference − own")
     for name, points in numbers["spread"]["over"].items():
         style = STYLES[name]
-        draw_points(right, numbers["spread"]["x"], points, style, style.line, f"reference: {name}")
+        draw_series(right, numbers["spread"]["x"], points, style, style.line, f"reference: {name}")
     right.set(title="Spread inside a pure cluster", xlabel="τ²")
     right.legend()
     for axes in (left, right):
@@ -113,15 +113,21 @@ def draw_remark_2(figure: Figure, numbers: Numbers) -> None:
 
 MARKETS = (("cluster 1", 0.0, 10), ("cluster 2", 2.0, 6))
 """Name, β and number of clients."""
-PLACES = np.linspace(-1.5, 3.5, 21)
+NEWCOMERS = np.linspace(-1.5, 3.5, 21)
 SPREAD, NOISE = 0.4, 0.9
 
 
 def compute_remark_3(seed: int, trials: int) -> Numbers:
     """The worth of a newcomer to two clusters, by the place of its own mean."""
-    found: Numbers = {"trials": trials, "x": PLACES.tolist(), "tau": SPREAD, "noise": NOISE, "clusters": []}
+    found: Numbers = {
+        "trials": trials,
+        "x": NEWCOMERS.tolist(),
+        "tau": SPREAD,
+        "noise": NOISE,
+        "clusters": [],
+    }
     for name, centre, clients in MARKETS:
-        away = PLACES - centre
+        away = NEWCOMERS - centre
         simulated = simulate_contribution(clients, NOISE, SPREAD, away, trials, seed, "remark-3", name)
         formulas = (contribution(clients, NOISE, SPREAD, float(distance)) for distance in away)
         found["clusters"].append(
@@ -139,7 +145,7 @@ def draw_remark_3(figure: Figure, numbers: Numbers) -> None:
     axes = figure.subplots()
     for cluster, style in zip(numbers["clusters"], (STYLES["local"], STYLES["federated"]), strict=True):
         label = f"{cluster['name']}: β = {cluster['centre']:g}, {cluster['clients']} clients"
-        draw_points(axes, numbers["x"], cluster["points"], style, style.line)
+        draw_series(axes, numbers["x"], cluster["points"], style, style.line)
         axes.annotate(
             label, (cluster["centre"], _highest(cluster)), (0, 9), textcoords="offset points",
             ha="center", color=style.colour,

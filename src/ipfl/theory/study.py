@@ -39,7 +39,7 @@ STYLES: dict[str, LineStyle] = {
 """The same procedure looks the same in every figure."""
 
 
-def draw_points(
+def draw_series(
     axes: Axes, x: list[float], points: list[Point], style: LineStyle, line: str, label: str | None = None
 ) -> None:
     """A formula as a line, and the simulation as marks with their 95 % bands."""

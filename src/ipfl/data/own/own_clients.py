@@ -33,7 +33,7 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 """Points and their targets."""
 Pools = tuple[Pair, Pair]
 """Training and test points of a client."""
-TEST_SHARE = 0.25
+OWN_TEST_SHARE = 0.25
 """Share of the points that become test points where a client has none of its own."""
 
 
@@ -181,7 +181,7 @@ def _read_client(given: Any, columns: _Columns, seed: int, client: int) -> Pools
     x, y = train
     if test is None:
         order = stream(seed, "data", "own", "test", client).permutation(len(y))
-        cut = max(1, round(TEST_SHARE * len(y)))
+        cut = max(1, round(OWN_TEST_SHARE * len(y)))
         (x, y), test = (x[order[cut:]], y[order[cut:]]), (x[order[:cut]], y[order[:cut]])
     if len(y) < 2:
         raise InputError(f"{name} has {len(y)} training points, but needs at least 2")
