@@ -67,13 +67,6 @@ def test_long_names_do_not_take_the_room_of_numbers(tmp_path):
     assert "The children'…" in ipfl("ledger", "show", tmp_path / "run", "--client", 0).stdout
 
 
-def test_names_of_variants_break_between_their_settings():
-    from ipfl.report.run_tables import _folded
-
-    assert _folded("ipfl-plus+clusters=3+mix=tuned/seed-0", 24) == "ipfl-plus+clusters=3+\nmix=tuned/seed-0"
-    assert _folded("short/seed-0", 18) == "short/seed-0"
-
-
 def test_figures_need_no_code(own_code):
     """`show` imports nothing, so nobody is asked for trust."""
     assert "own model %" in ipfl("show", own_code).stdout
