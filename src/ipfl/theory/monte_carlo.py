@@ -53,8 +53,8 @@ class Trials(NamedTuple):
 
     def procedure_error(self, procedure: str) -> Point:
         """The error of one of the paper's procedures."""
-        weights = self.model.weights(procedure)
-        return beside(self.model.error(weights, self.reading), self.errors(weights))
+        formula = self.model.procedure_error(procedure, self.reading)
+        return beside(formula, self.errors(self.model.weights(procedure)))
 
     def gain(self, before: Floats, after: Floats) -> Point:
         """By how much the error falls from these weights to those."""
