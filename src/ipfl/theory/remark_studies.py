@@ -113,21 +113,15 @@ def draw_remark_2(figure: Figure, numbers: Numbers) -> None:
 
 MARKETS = (("cluster 1", 0.0, 10), ("cluster 2", 2.0, 6))
 """Name, β and number of clients."""
-NEWCOMERS = np.linspace(-1.5, 3.5, 21)
+MEANS = np.linspace(-1.5, 3.5, 21)
 SPREAD, NOISE = 0.4, 0.9
 
 
 def compute_remark_3(seed: int, trials: int) -> Numbers:
     """The worth of a newcomer to two clusters, by the place of its own mean."""
-    found: Numbers = {
-        "trials": trials,
-        "x": NEWCOMERS.tolist(),
-        "tau": SPREAD,
-        "noise": NOISE,
-        "clusters": [],
-    }
+    found: Numbers = {"trials": trials, "x": MEANS.tolist(), "tau": SPREAD, "noise": NOISE, "clusters": []}
     for name, centre, clients in MARKETS:
-        away = NEWCOMERS - centre
+        away = MEANS - centre
         simulated = simulate_contribution(clients, NOISE, SPREAD, away, trials, seed, "remark-3", name)
         formulas = (contribution(clients, NOISE, SPREAD, float(distance)) for distance in away)
         found["clusters"].append(
