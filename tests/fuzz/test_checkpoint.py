@@ -51,7 +51,7 @@ def reads(folder: Path, name: str) -> Any:
 
 def test_random_bytes(tmp_path: Path) -> None:
     sized = st.binary(max_size=60).map(lambda head: len(head).to_bytes(8, "little") + head)
-    feed(200, st.binary(max_size=60) | sized, reads(tmp_path, "fedavg"))
+    feed(100, st.binary(max_size=60) | sized, reads(tmp_path, "fedavg"))
 
 
 WORDS = [
@@ -65,7 +65,7 @@ def test_edited_files(tmp_path: Path) -> None:
     files = [
         st.tuples(st.just(name), edited([file_of(state, tmp_path)], WORDS)) for name, state in STATES.items()
     ]
-    feed(700, st.one_of(files), lambda drawn: reads(tmp_path, drawn[0])(drawn[1]))
+    feed(250, st.one_of(files), lambda drawn: reads(tmp_path, drawn[0])(drawn[1]))
 
 
 def packed(head: Any, body: bytes) -> bytes:
@@ -85,7 +85,7 @@ def test_heads(tmp_path: Path) -> None:
         *({"facts": text} for text in ("[" * 5000, "9" * 5000, "[]", "{}", '{"state": NaN}', "\ud800")),
     ]  # fmt: skip
     feed(
-        400,
+        150,
         hostile(head, words).map(lambda given: packed(given, body)),
         reads(tmp_path, "fedavg"),
     )
@@ -112,7 +112,7 @@ def test_trees() -> None:
         st.tuples(st.just(name), hostile(pack_state(state).facts["state"], words))
         for name, state in STATES.items()
     ]
-    feed(1200, st.one_of(trees), check)
+    feed(300, st.one_of(trees), check)
 
 
 class TestFound:

@@ -44,14 +44,14 @@ def test_edited_toml(tmp_path: Path) -> None:
         path.write_bytes(content)
         used(clean(lambda: Config.load(path)))
 
-    feed(700, edited([WHOLE, SHORT, SHORT], TOML) | st.binary(max_size=60), check)
+    feed(250, edited([WHOLE, SHORT, SHORT], TOML) | st.binary(max_size=60), check)
 
 
 @pytest.mark.slow
 def test_trees() -> None:
     """Values of all kinds at all places: what a TOML file, or the header of a run, can hold."""
     trees = hostile(VALID) | st.dictionaries(st.sampled_from([*VALID, "x"]), TREES)
-    feed(800, trees, lambda tree: used(clean(lambda: Config.of(tree))))
+    feed(250, trees, lambda tree: used(clean(lambda: Config.of(tree))))
 
 
 WORTH = st.one_of(
@@ -70,7 +70,7 @@ def test_set() -> None:
     sets = st.lists(
         st.builds("{}={}".format, st.sampled_from(KEYS), WORTH) | st.text(max_size=12), max_size=3
     )
-    feed(1000, sets, lambda given: used(clean(lambda: Config.load(None, given))))
+    feed(300, sets, lambda given: used(clean(lambda: Config.load(None, given))))
 
 
 def test_labels_of_methods() -> None:
@@ -83,7 +83,7 @@ def test_labels_of_methods() -> None:
         | st.text(max_size=8),
         max_size=3,
     )
-    feed(700, labels, lambda given: clean(lambda: Config().build_methods(given)))
+    feed(250, labels, lambda given: clean(lambda: Config().build_methods(given)))
 
 
 TASKS = {
@@ -121,7 +121,7 @@ def test_tasks() -> None:
         if task is not None:
             task.data.parts(task.data.clients[0])
 
-    feed(250, st.lists(field, min_size=1, max_size=4).map(dict), check)
+    feed(100, st.lists(field, min_size=1, max_size=4).map(dict), check)
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_command_line(tmp_path: Path) -> None:
         assert done.exit_code == 0 or (done.stderr.startswith("error: ") and done.stderr.count("\n") == 1)
 
     sets = st.lists(st.builds("{}={}".format, st.sampled_from(KEYS), WORTH), max_size=2)
-    feed(150, st.tuples(edited([SHORT], TOML) | st.just(SHORT), sets), check)
+    feed(100, st.tuples(edited([SHORT], TOML) | st.just(SHORT), sets), check)
 
 
 class TestFound:

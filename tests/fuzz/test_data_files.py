@@ -71,7 +71,7 @@ DESCR = [
 @pytest.mark.slow
 def test_edited_npz(tmp_path: Path) -> None:
     feed(
-        600,
+        250,
         edited([npz(**NAMED), npz(**SPLIT)], DESCR),
         reads(tmp_path / "a.npz", readers.read_npz),
     )
@@ -111,7 +111,7 @@ def test_arrays_in_npz(tmp_path: Path) -> None:
     )
     read = reads(tmp_path / "a.npz", readers.read_npz)
     given = st.tuples(st.sampled_from([SPLIT, NAMED]), changes)
-    feed(800, given, lambda drawn: read(npz(**{**drawn[0], **drawn[1]})))
+    feed(250, given, lambda drawn: read(npz(**{**drawn[0], **drawn[1]})))
 
 
 HEADER = {"descr": "<i8", "fortran_order": False, "shape": (20,)}
@@ -151,7 +151,7 @@ def test_headers_in_npz(tmp_path: Path) -> None:
     body = Y.astype("<i8").tobytes()
     whole = st.tuples(texts, st.sampled_from(["y.npy", "x.npy", "y", "../y.npy"]))
     feed(
-        500,
+        200,
         whole,
         lambda drawn: read(zipped({"x.npy": npy(X), "y.npy": npy(Y), drawn[1]: member(drawn[0], body)})),
     )
@@ -193,4 +193,4 @@ def test_own_clients() -> None:
         if data is not None:
             data.parts(0)
 
-    feed(500, clients, check)
+    feed(200, clients, check)

@@ -55,7 +55,7 @@ def test_summaries(finished: Path) -> None:
         personalized(finished)
 
     feed(
-        400,
+        150,
         hostile(SUMMARY, words) | st.sampled_from(["[" * 5000, "", "9" * 5000]),
         check,
     )
@@ -76,7 +76,7 @@ def test_offers(finished: Path) -> None:
         personalized(finished)
 
     feed(
-        250,
+        100,
         hostile(facts, [[0], [5], [0.5]]).map(packed) | edited([content], [b"F64", b"I32"]),
         check,
     )

@@ -72,7 +72,7 @@ def test_edited_files(valid: Path, tmp_path: Path) -> None:
         (place / "run.db").write_bytes(given)
         read_all(str(place))
 
-    feed(150, edited([content], [b'{"', b"transfers", b"CREATE TABLE"]), check)
+    feed(100, edited([content], [b'{"', b"transfers", b"CREATE TABLE"]), check)
 
 
 COLUMNS = {
@@ -140,7 +140,7 @@ def test_hostile_rows(valid: Path, tmp_path: Path) -> None:
         connection.close()
         read_all(str(place))
 
-    feed(120, rows(), check)
+    feed(100, rows(), check)
 
 
 class TestFound:
