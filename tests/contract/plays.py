@@ -158,8 +158,6 @@ class Play:
         lines = []
         for done in self.done:
             market = {} if done.market is None else done.market.line()
-            if "transfers" in market:
-                market["transfers"] = tuple(market["transfers"])
             lines.append({"seats": done.seats, "events": done.events, **market})
         return lines
 

@@ -56,24 +56,6 @@ def test_an_unknown_contribution_earns_less_than_any_known_one() -> None:
     assert accounts.balances.tolist() == [10, 20, 30, 0, 0]
 
 
-def test_all_earn_as_printed() -> None:
-    # ψ −0.2, −0.1 and 0.3 have ranks 1, 2, 3 of 6 parts.
-    accounts = manager([60])
-    settle(accounts, PRINTED, served([0], [0, 1, 2], [-0.2, -0.1, 0.3]), {0: (np.nan, np.nan)})
-    assert accounts.balances.tolist() == [10, 20, 30, 0, 0]
-
-
-def test_equal_contributions_are_ranked_by_participation() -> None:
-    # Client 2 has trained here twice before, the others never: ranks 1, 2, 3 for clients 0, 1, 2 …
-    accounts = manager([60])
-    settle(accounts, NOW, served([0], [0, 1, 2], [0.5] * 3, omega=[0, 0, 2, 0, 0]), {})
-    assert accounts.balances.tolist() == [10, 20, 30, 0, 0]
-    # … and if it is client 0 that has, it stands above.
-    accounts = manager([60])
-    settle(accounts, NOW, served([0], [0, 1, 2], [0.5] * 3, omega=[2, 0, 0, 0, 0]), {})
-    assert accounts.balances.tolist() == [30, 10, 20, 0, 0]
-
-
 @pytest.mark.parametrize("rule", [NOW, PRINTED])
 def test_without_providers_everything_goes_back_to_those_who_paid(rule: SettlementRule) -> None:
     # Even a payer with a claim gets no more than its price: there was nothing to fall short of.
@@ -147,17 +129,3 @@ class TestPrinted:
             {0: share}
         )
         assert accounts.balances.tolist() == balances
-
-
-def test_clusters_are_settled_one_by_one() -> None:
-    # Cluster 0 has a provider, cluster 1 none, cluster 2 neither payers nor providers.
-    payments = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
-    delivered = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 0]], bool)
-    unknown = np.full((3, 3), np.nan)
-    accounts = manager([20, 10, 0], clients=3)
-    given = Served(
-        payments, delivered, delivered, {0: np.array([0.4])}, np.zeros((3, 3), int), unknown, unknown
-    )
-    assert settle(accounts, NOW, given, {}) == {0: 0.0}
-    assert accounts.balances.tolist() == [10, 20, 0]
-    assert not accounts.pool.any()

@@ -134,13 +134,6 @@ class TestScreen:
         limited = {g for g in EVERY_GUARD if screen(found, only(g)).weights[2] < 1000}
         assert limited == {"counts"}
 
-    def test_the_rest_is_clipped_to_the_median_length(self):
-        # Lengths 1, 1 and 2: the third becomes (0, −1) in the mean of three, (1 − 0)/3 and (1 − 1)/3.
-        found = updates([[1, 0], [0, 1], [0, -2]]).mean(AggregateConfig(), clip=True)
-        np.testing.assert_allclose(found, [1 + 1 / 3, 1], rtol=1e-6)
-        plain = updates([[1, 0], [0, 1], [0, -2]]).mean(AggregateConfig())
-        np.testing.assert_allclose(plain, [1 + 1 / 3, 1 - 1 / 3], rtol=1e-6)
-
 
 rows = arrays(np.float64, st.tuples(st.integers(1, 8), st.just(3)), elements=st.floats(-4, 4, width=32))
 

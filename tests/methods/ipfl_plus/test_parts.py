@@ -65,13 +65,6 @@ class TestSettings:
         state = method("ipfl-plus", payment={"price": 7, "opening": 30}).init(setup())
         assert set(state.accounts.balances.tolist()) == {30}
 
-    @pytest.mark.parametrize(("rounds", "prices"), [(5, 3), (4, 2)])
-    def test_points_are_held_back_for_half_of_the_rounds_but_not_by_the_paper(self, rounds, prices):
-        begun = IPFLPlus().init(setup(config={"rounds": rounds}))
-        assert begun.run.release_round == prices  # half of the rounds, rounded up
-        paper = method("ipfl-plus", importance={"rule": "paper"})
-        assert paper.init(setup()).run.release_round == 0
-
 
 class TestRefused:
     def test_an_opening_below_the_price(self):

@@ -234,13 +234,6 @@ def test_a_small_economy_under_the_default_rules(clusters: int) -> None:
     assert end.seats == 10  # the whole budget, in every round
 
 
-def test_it_is_the_opening_that_keeps_clients_in_the_market() -> None:
-    # Five prices for thirty rounds: who contributes little cannot pay any more.
-    end = simulate(clients=20, clusters=2, rounds=30, opening=500, subsidy=0)
-    assert end.broke > 0.05
-    assert end.poorest < 1
-
-
 @pytest.mark.slow
 def test_at_most_one_in_twenty_is_ever_broke() -> None:
     """`benchmarks/economy.py` plays 500 rounds with two clusters and with four."""

@@ -6,12 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.methods.ipfl_plus.scripted import (
     HONEST,
     SIZE,
-    appraise,
     market,
     paper,
     play,
@@ -152,29 +149,6 @@ class TestInvalidReplies:
         state, done, _ = play(paper(), 2, HONEST | answer)
         assert (state.preferences.ranks[3] == -1).all()
         assert done[1].kinds == [("invalid_reply", 3)]
-
-    @settings(max_examples=30, deadline=None)
-    @given(st.data())
-    def test_whatever_happens_tokens_are_conserved(self, data):
-        faults = st.sampled_from(["fine", "fine", "fine", *KINDS])
-        method_ = paper(payment={"opening": data.draw(st.sampled_from([100, 250, 10_000])), "eta": 0.3})
-        script = HONEST | {
-            "train": lambda c, a: train(c, a) if (f := data.draw(faults)) == "fine" else broken(f)(5, a),
-            "preference": lambda c, a: prefer_parity(c, a) if data.draw(st.booleans()) else None,
-            "appraise": lambda c, a: appraise(c, a) if data.draw(st.booleans()) else None,
-        }
-        state = method_.init(setup())
-        issued = state.accounts.issued
-        state, done, _ = play(method_, 4, script, state=state)
-        # The accounts themselves refuse negative balances and sums that do not add up.
-        assert state.accounts.balances.sum() == state.accounts.issued == issued
-        for one in done:
-            moved = one.done.market.transfers
-            assert {row.amount for row in moved if row.kind in ("bid", "fee")} <= {100}
-            into = sum(row.amount for row in moved if row.kind == "fee")
-            pools = {-3, -5}
-            out = sum(row.amount for row in moved if row.source in pools)
-            assert into == out  # refund + reimbursement + rewards = pool
 
 
 class TestReports:

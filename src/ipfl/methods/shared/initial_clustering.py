@@ -16,7 +16,6 @@ from ipfl.config.sections import AggregateConfig
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, Seat, Vector, cluster_name
 from ipfl.core.arrays import Floats, Ints
 from ipfl.core.replies import ReplySchema, Whole
-from ipfl.errors import InputError
 from ipfl.methods.shared.steps import average_models, expect_update, random_seats, select_clients
 
 VARIED_CLASSES = 10
@@ -109,8 +108,6 @@ def varied_classes(f1: Floats, kept: int) -> NDArray[np.int64]:
         f1: (n, C) F1 per client and class.
         kept: How many; all of them if there are fewer.
     """
-    if kept < 1:
-        raise InputError(f"initial clustering must keep at least one class, not {kept}")
     return np.argsort(-f1.var(axis=0), kind="stable")[:kept].astype(np.int64)
 
 
