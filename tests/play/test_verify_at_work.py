@@ -172,7 +172,7 @@ def test_read_only_media(task: ipfl.Task, tmp_path: Path) -> None:
         "ledger export": "reward",
         "show": "ipfl-plus",
     }
-    refused = ("run --rounds 4 --quiet --resume", "run --rounds 1 --overwrite --out")
+    refused = ("run --workers 0 -q --rounds 4 --resume", "run --workers 0 -q --overwrite --out")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     done = on_read_only_media(tmp_path, *said, *refused)
     for (code, output), expected in zip(done, said.values(), strict=False):
