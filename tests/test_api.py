@@ -255,7 +255,7 @@ class TestProgress:
         console = Console(force_jupyter=True)
         assert progress.can_draw_bars(console) is bars
         kind = progress.RunBar if bars else progress.RunLines
-        assert type(progress.progress_observer(console, "m")) is kind
+        assert type(progress.RunsProgress(console)("m", 1, 1)) is kind
 
 
 class TestErrors:

@@ -88,7 +88,9 @@ def run(
     else:
         chosen = check_method(method)
     if observer is None and progress:
-        observer = _progress(settings.row_name(chosen))
+        from ipfl.report.progress import progress_observer
+
+        observer = progress_observer(settings.row_name(chosen))
     result = runs.run(task, chosen, settings, engine=engine, out=out, observer=observer, reference=reference)
     if result.summary["interrupted"]:
         done = f"interrupted after {result.summary['rounds']} of {settings.rounds} rounds"
@@ -150,9 +152,9 @@ def compare(
         raise _no_task(task)
     with ExitStack() as stack:
         if make_observer is None and progress:
-            from ipfl.report.progress import RunsProgress, progress_console
+            from ipfl.report.progress import RunsProgress
 
-            make_observer = stack.enter_context(RunsProgress(progress_console()))
+            make_observer = stack.enter_context(RunsProgress())
         done = comparisons.compare(
             _as_config(config),
             methods,
@@ -179,9 +181,3 @@ def _as_config(config: RunConfig | Mapping[str, Any] | None) -> RunConfig:
     if isinstance(config, RunConfig):
         return config
     return RunConfig() if config is None else RunConfig.of(config)
-
-
-def _progress(label: str) -> Observer:
-    from ipfl.report.progress import progress_console, progress_observer
-
-    return progress_observer(progress_console(), label)

@@ -5,7 +5,7 @@ from tests.report.screen import printed, terminal
 
 from ipfl.core import Event
 from ipfl.report import progress
-from ipfl.report.progress import MAX_EVENTS, RunsProgress, progress_observer
+from ipfl.report.progress import MAX_EVENTS, RunsProgress
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def line(round, accuracy=None, events=()):
 class TestLines:
     def test_a_line_every_tenth(self):
         console = terminal()
-        shown = progress_observer(console, "m")
+        shown = RunsProgress(console)("m", 1, 1)
         shown.start("m", 30)
         for round in range(30):
             shown.round(line(round, 0.5 if round == 4 else None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,13 +12,10 @@ import typer
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from rich.console import Console
 
     from ipfl.config.whole_config import Config
     from ipfl.engines import EngineFactory
-    from ipfl.results.result import Observer
     from ipfl.study.run_list import MakeObserver
     from ipfl.study.run_pool import MakePool
 
@@ -253,12 +250,7 @@ def choose_pool(name: str, workers: int | None, quiet: bool) -> MakePool:
         raise InputError("--engine ray needs at least one worker")
     from ipfl.study.ray_runs import ray_pool
 
-    return ray_pool(workers, print_line=_line_printer(quiet))
-
-
-def _line_printer(quiet: bool) -> Callable[[str], object]:
-    """Prints a line on stderr, unless all is to be quiet."""
-    return (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
+    return ray_pool(workers, print_line=lambda line: None if quiet else typer.echo(line, err=True))
 
 
 def new_run_folder(name: str) -> Path:
@@ -270,29 +262,13 @@ def new_run_folder(name: str) -> Path:
     return folder
 
 
-def run_observer(quiet: bool, label: str) -> Observer | None:
-    """The observer that shows a run on stderr; None: nothing is shown."""
+def run_observers(quiet: bool) -> AbstractContextManager[MakeObserver | None]:
+    """The observers that show runs on stderr; None: nothing is shown."""
     if quiet:
-        return None
-    from rich.console import Console
-
-    from ipfl.report.progress import progress_observer
-
-    return progress_observer(Console(stderr=True), label)
-
-
-@contextmanager
-def comparison_observers(quiet: bool) -> Iterator[MakeObserver | None]:
-    """The observers that show a comparison on stderr; None: nothing is shown."""
-    if quiet:
-        yield None
-        return
-    from rich.console import Console
-
+        return nullcontext()
     from ipfl.report.progress import RunsProgress
 
-    with RunsProgress(Console(stderr=True)) as progress:
-        yield progress
+    return RunsProgress()
 
 
 def print_json(content: Any) -> None:

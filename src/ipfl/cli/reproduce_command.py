@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from ipfl.cli.exit_codes import FAILED, INTERRUPTED, exit_with_error
-from ipfl.cli.options import ParallelRuns, Quiet, comparison_observers, stdout_console
+from ipfl.cli.options import ParallelRuns, Quiet, run_observers, stdout_console
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def run_experiments(
 
     wanted = experiment_names() if names == ["all"] else list(dict.fromkeys(names))
     experiments = [read_experiment(name) for name in wanted]
-    with comparison_observers(quiet) as make_observer:
+    with run_observers(quiet) as make_observer:
         options = PlayOptions(runs, out, workers, replay, make_observer, dry_run)
         outcome = reproduce(experiments, scale, _read_seeds(seeds, 0), options, _method_labels(methods))
     for title in outcome.missing:
@@ -144,7 +144,7 @@ def tune(
     from ipfl.reproduce.reproduction import tune as tune_methods
     from ipfl.reproduce.tuning import FIRST_SEED
 
-    with comparison_observers(quiet) as make_observer:
+    with run_observers(quiet) as make_observer:
         options = PlayOptions(runs, out, workers, replay, make_observer)
         tuned_on = _read_seeds(seeds, FIRST_SEED)
         outcome = tune_methods(read_experiment(name), scale, tuned_on, options, _method_labels(methods))

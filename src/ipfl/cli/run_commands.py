@@ -130,17 +130,19 @@ def _play(
     from ipfl.play.run import run as run_method
     from ipfl.training.task import Task
 
-    observer, tracker = options.run_observer(quiet, settings.row_name(method)), None
-    if track is not None:
-        from ipfl.play.tracking import ObserverGroup, make_tracker
-
-        folder = Path(output.path)
-        tracker = make_tracker(track, folder, settings.record([method]), is_resumed=output.resume)
-        observer = ObserverGroup([one for one in (observer, tracker) if one is not None])
+    tracker = None
     task = Task.build(settings.task, settings.seed)
     for note in () if quiet else task.data.notes:
         typer.echo(note, err=True)
-    result = run_method(task, method, settings, engine=engine, out=output, observer=observer)
+    with options.run_observers(quiet) as make_observer:
+        observer = None if make_observer is None else make_observer(settings.row_name(method), 1, 1)
+        if track is not None:
+            from ipfl.play.tracking import ObserverGroup, make_tracker
+
+            folder = Path(output.path)
+            tracker = make_tracker(track, folder, settings.record([method]), is_resumed=output.resume)
+            observer = ObserverGroup([one for one in (observer, tracker) if one is not None])
+        result = run_method(task, method, settings, engine=engine, out=output, observer=observer)
     if tracker is not None:
         tracker.end(result.summary)
     return result
@@ -216,7 +218,7 @@ def compare(
     from ipfl.study.comparison import compare as compare_methods
 
     folder = resume or out or options.new_run_folder("compare")
-    with options.comparison_observers(quiet) as make_observer:
+    with options.run_observers(quiet) as make_observer:
         comparison = compare_methods(
             settings,
             names,

@@ -54,17 +54,17 @@ def accuracy_text(line: Mapping[str, Any]) -> str | None:
     return None if figure is None else f"{100 * figure['mean']:.1f} %"
 
 
-def progress_observer(console: Console, label: str) -> Observer:
+def progress_observer(label: str) -> Observer:
     """Shows the progress of one run."""
-    return RunsProgress(console)(label, 1, 1)
+    return RunsProgress()(label, 1, 1)
 
 
 class RunsProgress:
     """Shows the progress of runs inside its `with` block. Called for each run, it makes an observer."""
 
-    def __init__(self, console: Console):
-        self.console = console
-        self.bars = _make_bars(console) if can_draw_bars(console) else None
+    def __init__(self, console: Console | None = None):
+        self.console = progress_console() if console is None else console
+        self.bars = _make_bars(self.console) if can_draw_bars(self.console) else None
         self.whole: TaskID | None = None
         self.runs = self.finished = 0
 
