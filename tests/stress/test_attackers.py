@@ -71,6 +71,8 @@ class TestWho:
         jobs = []
 
         class Inner:
+            task = memory = network = None
+
             def run(self, job, disguise=None):
                 jobs.append((job, disguise))
                 return HONEST

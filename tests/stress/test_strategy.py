@@ -37,6 +37,7 @@ class Inner:
 
     def __init__(self, folder: Any):
         self.memory = ClientMemory(folder)
+        self.network = None  # strategies do not look at it
         self.hits = [4.0, 2.0]
         self.jobs: list[Job] = []
 
