@@ -22,7 +22,6 @@ from ipfl.results.result import Observer, Result
 from ipfl.training.task import Task
 
 if TYPE_CHECKING:
-    from ipfl.config.whole_config import Config
     from ipfl.keep.run_folder import RunOutput
     from ipfl.study.comparison import Comparison
     from ipfl.study.run_list import MakeObserver
@@ -99,7 +98,7 @@ def run(
 
 
 def compare(
-    task: Task | Callable[[int], Task] | Config,
+    task: Task | Callable[[int], Task],
     methods: Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]],
     seeds: int | Sequence[int] | None = None,
     config: RunConfig | Mapping[str, Any] | None = None,
@@ -117,16 +116,15 @@ def compare(
 
     Args:
         task: Data and model. A task of `Task.load` is partitioned anew for every seed; data of your own stays
-            the same; a function is called with the seed. Or a whole `Config` that says all.
+            the same; a function is called with the seed.
         methods: Names, with settings of their own if wanted (`"ditto:lam=2"`), or methods; as a dict, by the
             labels that they get. The reference is added if it is not among them.
         seeds: How many, from the config's on, or which; None for the config's own.
-        config: Rounds, training and so on, as in `ipfl.run`.
+        config: As in `ipfl.run`.
         reference: The method that PMA is measured against.
-        out: Folder for `METHOD/seed-S/`, `compare.json`; None keeps all in memory.
+        out: Folder for `METHOD/seed-S/` and `compare.json`; None keeps all in memory.
         overwrite: Replace a comparison that the folder holds.
-        resume: Go on with the comparison that the folder holds; everything else must be as it was. Finished
-            runs are not played again.
+        resume: Go on with the comparison that the folder holds; everything else must be as it was.
         workers: Processes that play runs side by side; None for one per core, 0 for none: one run after the
             other in this process. Changes no result.
         make_observer: Makes an observer for each run, instead of progress bars.
@@ -134,21 +132,15 @@ def compare(
         progress: Whether to show progress on the standard error output, or in the notebook.
 
     Returns:
-        The comparison. A method that failed is in it with the reason. The models of single clients can be
-        asked for if there is a folder, or with `workers=0`.
+        The comparison, with the reasons why runs failed. It has models if there is a folder, or `workers=0`.
 
     Raises:
         InputError: Something is wrong with what was given; the message says what.
         Interrupted: Ctrl-C, after what was finished was saved; its `result` has it.
     """
-    from ipfl.config.whole_config import Config
     from ipfl.study import comparison as comparisons
 
-    if isinstance(task, Config):
-        if config is not None:
-            raise InputError("a whole Config says all that `config` could")
-        config = task
-    elif not (isinstance(task, Task) or callable(task)):
+    if not (isinstance(task, Task) or callable(task)):
         raise _no_task(task)
     with ExitStack() as stack:
         if make_observer is None and progress:
@@ -159,7 +151,7 @@ def compare(
             _as_config(config),
             methods,
             seeds,
-            task=None if isinstance(task, Config) else task,
+            task=task,
             reference=reference,
             out=out,
             overwrite=overwrite,

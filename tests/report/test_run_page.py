@@ -16,6 +16,7 @@ from ipfl.play.metrics import mean_and_std
 from ipfl.report.figure_list import available_figures
 from ipfl.report.run_page import write_page
 from ipfl.report.run_set import find_results, read_run_set
+from ipfl.study.comparison import compare
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def place(tmp_path_factory):
     """A comparison of two methods with two seeds, in a folder of results."""
     folder = tmp_path_factory.mktemp("results")
     config = ipfl.Config(rounds=4, task=ipfl.TaskConfig(**SMALL), evaluate=ipfl.EvaluateConfig(every=2))
-    done = ipfl.compare(config, ["ipfl-plus", "fedavg"], [0, 1], out=folder / "small", workers=0)
+    done = compare(config, ["ipfl-plus", "fedavg"], [0, 1], out=folder / "small", workers=0)
     return folder, done
 
 

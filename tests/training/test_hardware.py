@@ -24,7 +24,7 @@ from ipfl.methods.clusters.fedem import weighted_loss
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.one_model.perfedavg import meta_gradient
 from ipfl.methods.personal.fedproto import PrototypeObjective
-from ipfl.study.comparison import read_plan
+from ipfl.study.comparison import compare, read_plan
 from ipfl.training import hardware
 from ipfl.training.architectures import CNN, model_factory
 from ipfl.training.hardware import decide_hardware, find_device, prepare_network
@@ -244,7 +244,7 @@ class TestSettle:
         config = ipfl.Config.load(
             None, ["rounds=1", "train.precision=auto", "task.clients=2", "task.samples=8"]
         )
-        done = ipfl.compare(config, ["fedavg"], seeds=2, out=tmp_path, workers=0, progress=False)
+        done = compare(config, ["fedavg"], seeds=2, out=tmp_path, workers=0)
         runs = [result for entry in done.entries.values() for result in entry.results.values()]
         assert [run.summary["config"]["train"]["precision"] for run in runs] == ["bf16", "bf16"]
         assert read_plan(tmp_path).config.train.precision == "bf16", "for a resume on another machine"
