@@ -88,17 +88,18 @@ def wait_until(what: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.1)
 
 
-def start_foreign_node(federation: LocalFederation, folder: NodeFolder, name: str) -> Callable[[], bool]:
-    """Starts a node that the federation did not create; returns whether it has connected."""
-    settings = prepare_node(folder)
-    supernode = start_node(federation.processes, folder, settings, f"-{name}")
-    return lambda: has_connected(supernode, folder, settings.server)
+def start_foreign_node(
+    federation: LocalFederation, folder: NodeFolder, name: str, *, worker: bool = True
+) -> Callable[[], bool]:
+    """Starts a node that the federation did not create; returns whether it has connected.
 
-
-def start_foreign_supernode(federation: LocalFederation, folder: NodeFolder, name: str) -> Callable[[], bool]:
-    """The same without a worker, for a node that the server refuses."""
-    settings = prepare_node(folder)
-    supernode = start_supernode(federation.processes, folder, settings, find_free_port(), f"-{name}")
+    One that the server refuses needs no worker.
+    """
+    processes, settings = federation.processes, prepare_node(folder)
+    if worker:
+        supernode = start_node(processes, folder, settings, f"-{name}")
+    else:
+        supernode = start_supernode(processes, folder, settings, find_free_port(), f"-{name}")
     return lambda: has_connected(supernode, folder, settings.server)
 
 
@@ -118,16 +119,10 @@ def stop_foreign_node(federation: LocalFederation, name: str) -> None:
         process.kill()
 
 
-def kill_node(federation: LocalFederation, client: int) -> None:
-    """Ends a node without a warning, as a power failure would."""
-    for part in (f"supernode-{client}", f"worker-{client}"):
-        federation.processes.running.pop(part).kill()
-
-
-def kill_server(federation: LocalFederation) -> None:
-    """The same for the server."""
-    for part in ("superexec", "front", "superlink"):
-        federation.processes.running.pop(part).kill()
+def kill(federation: LocalFederation, *names: str) -> None:
+    """Ends processes without a warning, as a power failure would."""
+    for name in names:
+        federation.processes.running.pop(name).kill()
 
 
 def prepare_federation(federation: LocalFederation) -> None:
@@ -168,8 +163,8 @@ def check_refused_nodes(federation: LocalFederation) -> float:
     for name in ("ca.crt", "server.crt", "server.key"):
         (lost.root / name).unlink(missing_ok=True)
     write_certificates(lost.root)
-    refused = start_foreign_supernode(federation, stranger, "stranger")
-    elsewhere = start_foreign_supernode(federation, lost, "lost")
+    refused = start_foreign_node(federation, stranger, "stranger", worker=False)
+    elsewhere = start_foreign_node(federation, lost, "lost", worker=False)
     with pytest.raises(
         KeyRefusedError, match=r"refused this node's key SHA256:\S+ it is not registered there"
     ):
@@ -201,9 +196,9 @@ def run_with_faults(federation: LocalFederation, out: Path, deadline: float) -> 
     federation.start_nodes((3,))
     (memory_of(federation, 1) / "go on").touch()  # client 1 holds the third round open until now
     run.wait_for((memory_of(federation, 0) / "hanging").exists)
-    kill_node(federation, 0)
+    kill(federation, "supernode-0", "worker-0")
     run.wait_for(lambda: run.has_printed("4 of 5 rounds"))
-    kill_server(federation)
+    kill(federation, "superexec", "front", "superlink")
     run.join()
     assert "the server does not answer any more" in str(run.error)
     assert not run.has_printed("5 of 5 rounds")

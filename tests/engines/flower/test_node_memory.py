@@ -63,11 +63,6 @@ def test_a_node_that_missed_an_attempt(tmp_path):
     assert remembered(tmp_path, [0, 6, 8]) == 5
 
 
-def test_nothing_committed_at_all(tmp_path):
-    played(NodeMemory(tmp_path), 0, [0])
-    assert remembered(tmp_path, [0, 0]) is None
-
-
 def test_messages_of_an_attempt_given_up_are_refused(tmp_path):
     late = NodeMemory(tmp_path)
     late.join_attempt(CLIENT, [0])
@@ -104,11 +99,8 @@ def test_a_list_that_cannot_be_read(tmp_path, broken):
     path.write_text(broken)
     with pytest.raises(InputError, match=r"flower\.json"):
         Attempts.open(path, DATA)
-
-
-def test_a_run_that_was_never_on_flower(tmp_path):
     with pytest.raises(InputError, match="no run on Flower was begun here"):
-        Attempts.read(tmp_path / "flower.json")
+        Attempts.read(tmp_path / "elsewhere" / "flower.json")
 
 
 def array_of(number):

@@ -230,8 +230,10 @@ class SuperLinkControl:
 
     def __init__(self, socket: Path):
         import httpx
+        from flwr.proto import control_pb2
         from flwr.supercore.control import ControlHttpClient
 
+        self._ask: Any = control_pb2
         self._control = ControlHttpClient("http://superlink")
         # Through the folder's number: the path of a socket may not have more than 107 characters.
         self._folder = os.open(socket.parent, os.O_RDONLY) if socket.parent.is_dir() else None
@@ -254,19 +256,16 @@ class SuperLinkControl:
     def start_run(self, bundle: bytes, settings: Mapping[str, str | int | float | bool]) -> int:
         """Starts a run of an app; returns its id."""
         from flwr.common.serde import user_config_to_proto
-        from flwr.proto.control_pb2 import StartRunRequest
         from flwr.proto.fab_pb2 import Fab
 
         fab = Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle)
-        request = StartRunRequest(fab=fab, override_config=user_config_to_proto(dict(settings)))
+        request = self._ask.StartRunRequest(fab=fab, override_config=user_config_to_proto(dict(settings)))
         return int(self._control.StartRun(request).run_id)
 
     def log_lines(self, run: int) -> Iterator[str]:
         """The lines of a run's log as they appear, until the run has ended."""
-        from flwr.proto.control_pb2 import StreamLogsRequest
-
         rest = ""
-        for part in self._control.StreamLogs(StreamLogsRequest(run_id=run)):
+        for part in self._control.StreamLogs(self._ask.StreamLogsRequest(run_id=run)):
             *lines, rest = (rest + part.log_output).split("\n")
             yield from lines
         if rest:
@@ -274,39 +273,30 @@ class SuperLinkControl:
 
     def status(self, run: int) -> tuple[str, str]:
         """Flower's status of a run, and its details."""
-        from flwr.proto.control_pb2 import ListRunsRequest
-
-        found = self._control.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        found = self._control.ListRuns(self._ask.ListRunsRequest(run_id=run)).run_dict[run].status
         return ":".join(filter(None, (found.status, found.sub_status))), found.details
 
     def stop_run(self, run: int) -> None:
         """Ends a run."""
-        from flwr.proto.control_pb2 import StopRunRequest
-
-        self._control.StopRun(StopRunRequest(run_id=run))
+        self._control.StopRun(self._ask.StopRunRequest(run_id=run))
 
     def nodes(self) -> dict[int, bytes]:
         """The id and the public key (PEM) of each registered node."""
-        from flwr.proto.control_pb2 import ListNodesRequest
-
-        found = self._control.ListNodes(ListNodesRequest()).nodes_info
+        found = self._control.ListNodes(self._ask.ListNodesRequest()).nodes_info
         return {node.node_id: node.public_key for node in found if not node.unregistered_at}
 
     def register(self, key: bytes, name: str) -> None:
         """Registers a node's public key, in OpenSSH's format."""
         from cryptography.hazmat.primitives import serialization
-        from flwr.proto.control_pb2 import RegisterNodeRequest
         from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
         public: Any = serialization.load_ssh_public_key(key)
-        request = RegisterNodeRequest(public_key=public_key_to_bytes(public), name=name)
+        request = self._ask.RegisterNodeRequest(public_key=public_key_to_bytes(public), name=name)
         self._control.RegisterNode(request)
 
     def unregister(self, node: int) -> None:
         """Ends a node's registration; the node disconnects."""
-        from flwr.proto.control_pb2 import UnregisterNodeRequest
-
-        self._control.UnregisterNode(UnregisterNodeRequest(node_id=node))
+        self._control.UnregisterNode(self._ask.UnregisterNodeRequest(node_id=node))
 
 
 def run_superlink(options: list[str], serve: Callable[..., None]) -> None:
