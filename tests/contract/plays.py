@@ -100,11 +100,10 @@ class Play:
         *,
         seed: int = 0,
         drop: Drop = lambda *_: False,
-        change: Callable[[int, Record], Record] | None = None,
     ):
-        self.task, self.method, self.change = task, method, change
+        self.task, self.method = task, method
         self.local = engine_for(task, method, seed=seed)
-        self.engine = LossyEngine(self if change else self.local, drop)
+        self.engine = LossyEngine(self.local, drop)
         self.folder = tempfile.TemporaryDirectory()
         network = task.network(seed)
         self.setup = Setup(
@@ -124,11 +123,6 @@ class Play:
         )
         self.state = method.init(self.setup)
         self.done: list[Round[Any]] = []
-
-    def ask(self, ask: Ask, round: int) -> Replies:
-        """Replies as the clients send them, changed."""
-        assert self.change is not None
-        return {client: self.change(client, reply) for client, reply in self.local.ask(ask, round).items()}
 
     def __enter__(self) -> Play:
         return self

@@ -48,14 +48,6 @@ def test_utility_by_hand(accuracy: float, best: float, eta: float, gamma: float,
     assert tokens.utility(accuracy, best, eta, gamma) == pytest.approx(expected)
 
 
-unit = st.floats(0, 1)
-
-
-@given(unit, st.just(float("nan")) | unit, unit, unit)
-def test_utility_is_a_share_up_to_eta(accuracy: float, best: float, eta: float, gamma: float) -> None:
-    assert 0 <= tokens.utility(accuracy, best, eta, gamma) <= eta
-
-
 def test_ranks_ties_by_participation_then_order_and_unknown_last() -> None:
     # ψ: inf and NaN below all, ordered by Ω (1 < 2); then the two 0.3, Ω equal, in order; then 0.9.
     psi = np.array([np.inf, np.nan, 0.9, 0.3, 0.3])

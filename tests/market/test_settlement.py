@@ -109,23 +109,3 @@ class TestShortfall:
         share, balances = self.share([0.0, 0.76, 0.8, 0.8, 0.8], [0, 1, 2])
         assert share == pytest.approx(0.25)
         assert balances == [4, 4, 0, 0, 22]
-
-
-class TestPrinted:
-    @pytest.mark.parametrize(
-        ("accuracy", "share", "balances"),
-        [
-            ((0.5, np.nan), 0.0, [0, 0, 0, 0, 20]),  # the first round
-            ((0.5, 0.5), 0.5, [5, 5, 0, 0, 10]),  # no gain: η of the pool, to all who paid
-            ((0.525, 0.5), 0.25, [3, 2, 0, 0, 15]),  # half of γ; 5 tokens for two
-            ((0.6, 0.5), 0.0, [0, 0, 0, 0, 20]),
-        ],
-    )
-    def test_all_payers_share_what_the_accuracy_leaves(
-        self, accuracy: tuple[float, float], share: float, balances: list[int]
-    ) -> None:
-        accounts = manager([20])
-        assert settle(accounts, PRINTED, served([0, 1], [4], [0.1]), {0: accuracy}) == pytest.approx(
-            {0: share}
-        )
-        assert accounts.balances.tolist() == balances

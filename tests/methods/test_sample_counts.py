@@ -15,8 +15,6 @@ from ipfl.core import Record, TaskFacts
 from ipfl.methods.clusters.fedem import FedEM
 from ipfl.methods.clusters.fedsoft import FedSoft
 from ipfl.methods.clusters.ifca import IFCA
-from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
-from ipfl.methods.ipfl_plus.sharing import Sharing
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.personal.fedproto import FedProto
 
@@ -136,22 +134,3 @@ def test_a_center_of_fedsoft_that_one_client_trained_is_still_random():
         after = play_round(method, state, ScriptedEngine(script), 1).state
         assert [model.tolist() for model in after.models] == [[value, value]]
         assert after.random == random
-
-
-def test_a_market_pays_for_the_only_update_of_a_cluster_that_does_not_move_by_it():
-    """Two clients, one seat in each cluster in round 0: whoever trains is paid by the same rules."""
-    method = IPFLPlus(clusters=2, sharing=Sharing(rule="paper"))
-    script = {
-        "preference": lambda client, ask: Record({}, {"bids": [0, 1], "hits": [5.0, 5.0], "n": 9}),
-        "train": lambda client, ask: Record({name: both(5) for name in ask.params}, {"n": 3}),
-    }
-    told = {}
-    for fewest in (1, 2):
-        state = start(method, clients=2, min_providers=fewest)
-        told[fewest] = play_round(method, state, ScriptedEngine(script), 2)
-    moved, still = (list(method.models(told[fewest].state).values()) for fewest in (1, 2))
-    assert [model.tolist() for model in moved] == [[5, 5], [5, 5]]
-    assert [model.tolist() for model in still] == [[0, 0], [0, 0]]
-    assert sorted(told[2].seats) == sorted(told[1].seats)
-    assert {seat[1] for seat in told[2].seats} == {0, 1}, "one in each cluster"
-    assert told[2].done.market.transfers == told[1].done.market.transfers

@@ -62,7 +62,12 @@ from ipfl.methods.shared.cluster_training import (
     ask_seats,
     collect_updates,
 )
-from ipfl.methods.shared.initial_clustering import count_confusion, first_clusters, train_one_model
+from ipfl.methods.shared.initial_clustering import (
+    count_confusion,
+    initial_clusters,
+    per_class_f1,
+    train_one_model,
+)
 from ipfl.methods.shared.steps import loss_table
 
 ROUNDING = 1e-6
@@ -320,9 +325,8 @@ class IPFL(TokenMarket, Method[IPFLState]):
         ids = state.accounts.ids
         if self.initial_clustering and round == self.pretrain:
             clients, rng = ids[available].tolist(), stream(state.seed, "initial clusters")
-            wanted = yield from first_clusters(
-                state.models[0], clients, ids, state.per_round, state.holdouts, self.clusters, rng
-            )
+            answered, f1 = yield from per_class_f1(state.models[0], clients, state.per_round, state.holdouts)
+            wanted = initial_clusters(f1, answered, ids, self.clusters, rng)
         elif not self.incentive:
             wanted = stream(state.seed, "bids", round).integers(self.clusters, size=len(ids))
         else:

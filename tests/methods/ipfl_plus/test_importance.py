@@ -63,30 +63,25 @@ def test_an_unknown_mean_counts_as_the_average_of_the_known() -> None:
     np.testing.assert_allclose(weights, [0.25, 0.25, 0.5])
 
 
-def test_exactly_uniform_weights_prefer_all_clusters() -> None:
-    third = relative_importance(np.array([0.1, 0.1, 0.1]), np.array([0.7, 0.7, 0.7]))
-    assert choose_bids(third) == [0, 1, 2]
+NAN = float("nan")
 
 
-def test_the_best_cluster_is_bid_for_even_below_the_threshold() -> None:
-    assert choose_bids(np.array([0.3, 0.4, 0.3]), threshold=0.9) == [1]
-
-
-def test_a_preferred_cluster_that_loses_money_is_bid_for_only_for_its_appeal() -> None:
-    weights = np.array([0.4, 0.35, 0.25])
-    assert choose_bids(weights, 0.3, np.array([np.nan, -0.1, np.nan])) == [0]
-    assert choose_bids(weights, 0.3, np.array([-0.1, 0.0, np.nan])) == [0, 1]
-
-
-def test_incentive_feedback_changes_the_order_and_is_bounded_by_one_price() -> None:
-    # 0.26 against 0.24 + 0.1·clip(5)/4 = 0.265; with a return of 0.5 only 0.2525.
-    weights = np.array([0.26, 0.24, 0.26, 0.24])
-    assert choose_bids(weights, 0.2, np.array([np.nan, 5.0, np.nan, np.nan])) == [1, 0, 2, 3]
-    assert choose_bids(weights, 0.2, np.array([np.nan, 0.5, np.nan, np.nan])) == [0, 2, 1, 3]
-    # However much it earned, it adds 0.1/4 at most: 0.28 against 0.24 + 0.025.
-    assert (
-        choose_bids(np.array([0.28, 0.24, 0.24, 0.24]), 0.2, np.array([np.nan, 5.0, np.nan, np.nan]))[0] == 0
-    )
+@pytest.mark.parametrize(
+    ("weights", "threshold", "returns", "bids"),
+    [
+        ([1 / 3] * 3, None, [NAN] * 3, [0, 1, 2]),  # exactly uniform: all are preferred
+        ([0.3, 0.4, 0.3], 0.9, [NAN] * 3, [1]),  # the best one, even below the threshold
+        ([0.4, 0.35, 0.25], 0.3, [NAN, -0.1, NAN], [0]),  # who loses money there does not bid …
+        ([0.4, 0.35, 0.25], 0.3, [-0.1, 0, NAN], [0, 1]),  # … unless it is the best one
+        # 0.26 against 0.24 + 0.1·clip(5)/4 = 0.265; with a return of 0.5 only 0.2525.
+        ([0.26, 0.24, 0.26, 0.24], 0.2, [NAN, 5, NAN, NAN], [1, 0, 2, 3]),
+        ([0.26, 0.24, 0.26, 0.24], 0.2, [NAN, 0.5, NAN, NAN], [0, 2, 1, 3]),
+        # However much it earned, it adds 0.1/4 at most: 0.28 against 0.24 + 0.025.
+        ([0.28, 0.24, 0.24, 0.24], 0.2, [NAN, 5, NAN, NAN], [0, 1, 2, 3]),
+    ],
+)
+def test_bids(weights: list[float], threshold: float | None, returns: list[float], bids: list[int]) -> None:
+    assert choose_bids(np.array(weights), threshold, np.array(returns)) == bids
 
 
 def test_mean_return_per_seat_in_prices() -> None:
@@ -100,22 +95,6 @@ def known(state: MarketState, **values: Any) -> MarketState:
 
 
 class TestQueries:
-    def test_a_lost_reply_counts_nothing_twice(self):
-        # Client 3 does not answer in round 2. What it is told in round 3 are totals, whatever it has missed.
-        method_ = market()
-        state, done, _ = play(method_, 2, HONEST)
-        silent = HONEST | {"preference": unless({3}, prefer_parity, no_answer)}
-        state, (second,), _ = play(method_, 1, silent, state=state, first=2)
-        _, _, engine = play(method_, 1, HONEST, state=state, first=3)
-        facts = queries(engine)[0][3].facts
-        seats = [s for one in (*done, second) for s in one.done.seats if s.client == 3]
-        assert facts["seats"] == [sum(seat.cluster == k for seat in seats) for k in (0, 1)]
-        paid = sum(1 for one in (*done, second) for client, _ in moved(one, "fee") if client == 3)
-        earned = sum(
-            amount for one in (*done, second) for client, amount in moved(one, "reward") if client == 3
-        )
-        assert facts["balance"] == OPENING - 100 * paid + earned
-
     def test_its_earlier_bids_stand_and_are_paid_for(self):
         method_ = market()
         state, _, _ = play(method_, 2, HONEST)

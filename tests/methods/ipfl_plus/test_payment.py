@@ -21,7 +21,6 @@ from tests.methods.ipfl_plus.scripted import (
 )
 
 from economy import simulate
-from ipfl.core import Record
 from ipfl.market.bank import ISSUER
 from ipfl.methods.ipfl_plus.contribution import LOST_PRIORITY
 from ipfl.methods.ipfl_plus.state import MarketState
@@ -150,29 +149,6 @@ class TestWillingPayers:
         state, done, _ = play(market(), 3, HONEST | {"train": no_answer})
         assert (state.accounts.balances == OPENING).all()
         assert len(moved(done[2], "refund")) == 8
-
-    def test_shares_of_the_pool_go_back_when_most_get_less_than_they_are_used_to(self):
-        # Scores 0.9 in rounds 1 and 2, then 0.855: 5 % less, half of γ = 0.1, for all. U = η/2 = 0.1, so 40
-        # of 400 go back in each cluster, 10 to each payer. They get used to 0.8·0.9 + 0.2·0.855 = 0.891.
-        worse = HONEST | {
-            "preference": lambda c, a: Record(
-                {},
-                {
-                    "bids": [c % 2],
-                    "hits": [8.55 if k == c % 2 else 1.0 for k in (0, 1)],
-                    "n": 10,
-                },
-            )
-        }
-        method_ = market(payment={"eta": 0.2})
-        state, done, _ = play(method_, 3, HONEST)
-        assert [figure.value for figure in done[2].done.market.reimbursed_share] == [0, 0]
-        state, (third,), _ = play(method_, 1, worse, state=state, first=3)
-        shares = [figure.value for figure in third.done.market.reimbursed_share]
-        np.testing.assert_allclose(shares, 0.1)
-        assert sorted(moved(third, "reimbursement")) == [(client, 10) for client in range(8)]
-        np.testing.assert_allclose(state.access.usual_score[[0, 1], [0, 1]], 0.891)
-        np.testing.assert_allclose([bid.score for bid in third.done.market.bids], 0.855)
 
 
 class TestLostSeats:

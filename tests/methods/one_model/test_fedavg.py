@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests import federation
-from tests.federation import Played, RecordingEngine, answer_round, engine_for, first_ask, play_round
+from tests.federation import Played, answer_round, first_ask
 
-from ipfl.core import HasClusters, Record, Roster, TaskFacts
+from ipfl.core import HasClusters, Record, Roster
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.shared.steps import draw_clients
-from ipfl.training.task import Task
 
 START = np.array([1, -1], np.float32)
 
@@ -59,21 +58,6 @@ class TestRound:
         assert done.state.params.tolist() == [5, -6]
         assert done.seats == [(client, -1, "random", client != 1) for client in (0, 1, 2)]
         assert done.kinds == [("no_answer" if broken is None else "invalid_reply", 1)]
-
-    def test_one_real_round(self):
-        """The new model is the mean of what the clients themselves computed, by their train sizes."""
-        task = Task.load(clients=4, samples=20, sizes="unequal", test_samples=5, model="softmax")
-        method = FedAvg()
-        start, facts = task.network(0).read(), TaskFacts(task.data.classes)
-        state = method.init(federation.setup(4, params=start, task=facts))
-        with engine_for(task, method) as engine:
-            played = play_round(method, state, RecordingEngine(engine), 4)
-        replies = played.replies
-        n = np.array([task.data.sizes(client)["train"] for client in range(4)])
-        assert len(set(n)) > 1
-        assert [replies[client].facts["n"] for client in range(4)] == n.tolist()
-        models = np.stack([replies[client].params["global"] for client in range(4)]).astype(np.float64)
-        np.testing.assert_allclose(played.state.params, (n / n.sum()) @ models, rtol=1e-5, atol=1e-7)
 
 
 class TestChoice:

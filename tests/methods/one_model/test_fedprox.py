@@ -70,16 +70,6 @@ def test_the_share_of_stragglers_is_kept(share, clients, per_round, round):
     assert set(sent) == set(asked(FedProx(), round, clients, per_round)), "stragglers change no choice"
 
 
-def test_everyone_is_a_straggler_now_and_then():
-    # 400 rounds, 2 of 4 each: 200 times on average, with deviation √(400·¼) = 10; the mean work is ½, with
-    # deviation √(1/12/800) = 0.01.
-    sent = [asked(FedProx(stragglers=0.5), round) for round in range(400)]
-    times = [sum(bool(records[i].facts) for records in sent) for i in range(4)]
-    assert all(150 < count < 250 for count in times)
-    work = [record.facts["work"] for records in sent for record in records.values() if record.facts]
-    assert 0.45 < np.mean(work) < 0.55
-
-
 def test_without_pull_and_stragglers_it_is_fedavg():
     task = Task.load(clients=4, samples=20, test_samples=5, model="softmax")
     models = [

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.federation import ZERO, client, engine_for, run_here, setup, sigma, train_round
+from tests.federation import ZERO, client, run_here, setup, sigma, train_round
 
 from ipfl.client.runner import EVALUATE
-from ipfl.config.train_section import TrainConfig
-from ipfl.core import Ask, Record
+from ipfl.core import Record
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.personal.ditto import Ditto
-from ipfl.training.sgd import evaluate
 from ipfl.training.task import Task
 
 
@@ -64,19 +62,6 @@ def test_a_client_that_was_chosen_deploys_its_own_as_it_is():
     own = np.array([3, 4], np.float32)
     mine = Record({"personal": own})
     assert Ditto().personalize(Record({"global": ZERO}), mine, client((2, 0))) is own
-
-
-def test_both_accuracies_are_measured():
-    task = Task.load(clients=3, samples=20, test_samples=20, model="softmax")
-    method, start = Ditto(), Record({"global": task.network(0).read()})
-    with engine_for(task, method, TrainConfig(epochs=20)) as engine:
-        engine.ask(Ask("train", {0: start}), 0)
-        personal = engine.runner.memory.load(0).params["personal"]
-        facts = engine.ask(Ask(EVALUATE, {0: start}), 0)[0].facts
-    test, network = task.data.parts(0).test, task.network(0)
-    assert facts["hits"] == evaluate(network, personal, test).hits
-    assert facts["global_hits"] == evaluate(network, start.params["global"], test).hits
-    assert facts["hits"] != facts["global_hits"]
 
 
 def test_the_global_model_is_that_of_fedavg():

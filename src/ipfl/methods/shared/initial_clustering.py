@@ -34,20 +34,6 @@ def train_one_model(
     return average_models(replies, name, model, rule), random_seats(chosen, replies)
 
 
-def first_clusters(
-    model: Vector,
-    clients: Sequence[ClientId],
-    all_clients: Ints,
-    group_size: int,
-    holdouts: Sequence[ClientId],
-    clusters: int,
-    rng: np.random.Generator,
-) -> Generator[Ask, Replies, NDArray[np.int64]]:
-    """The first cluster of every client, in the order of `all_clients`; see `per_class_f1` for the others."""
-    answered, f1 = yield from per_class_f1(model, clients, group_size, holdouts)
-    return initial_clusters(f1, answered, all_clients, clusters, VARIED_CLASSES, rng)
-
-
 def per_class_f1(
     model: Vector, clients: Sequence[ClientId], group_size: int, holdouts: Sequence[ClientId]
 ) -> Generator[Ask, Replies, tuple[NDArray[np.int64], NDArray[np.float64]]]:
@@ -112,7 +98,12 @@ def varied_classes(f1: Floats, kept: int) -> NDArray[np.int64]:
 
 
 def initial_clusters(
-    f1: Floats, answered: Ints, all_clients: Ints, clusters: int, classes_kept: int, rng: np.random.Generator
+    f1: Floats,
+    answered: Ints,
+    all_clients: Ints,
+    clusters: int,
+    rng: np.random.Generator,
+    classes_kept: int = VARIED_CLASSES,
 ) -> NDArray[np.int64]:
     """The first cluster of every client.
 
@@ -122,8 +113,8 @@ def initial_clusters(
         all_clients: (N,) everyone; the others get a random cluster.
         clusters: K; where fewer clients answered than that, or they are too much alike, K-Means finds
             as many groups as they form.
-        classes_kept: Number of classes to compare.
         rng: Of this round.
+        classes_kept: Number of classes to compare.
 
     Returns:
         (N,) cluster numbers in the order of `all_clients`.
