@@ -255,15 +255,11 @@ def dataset_lines() -> list[str]:
 
     lines = []
     for name, source in DATASETS.items():
-        shape = "" if source.shape is None else f" of {'×'.join(map(str, source.shape))}"
-        classes = "" if source.classes is None else f"; {source.classes} classes, points{shape}"
+        shape = "" if source.shape is None else f", points of {'×'.join(map(str, source.shape))}"
+        classes = [] if source.classes is None else [f"{source.classes} classes{shape}"]
         place = locate(name) or ("set task.path" if source.read_user_file else "not here")
-        lines += [
-            f"{name:10}{source.summary}{classes}",
-            f"{'':10}here: {place}",
-            f"{'':10}from: {source.origin}",
-            f"{'':10}licence: {source.license}",
-        ]
+        told = [*classes, f"here: {place}", f"from: {source.origin}", f"licence: {source.license}"]
+        lines += [f"{name:10}{source.summary}", *(f"{'':10}{line}" for line in told)]
     return lines
 
 
