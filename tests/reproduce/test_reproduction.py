@@ -38,8 +38,7 @@ def test_runs_are_played_once_and_shared(tiny, tmp_path):
     assert listed == ["fedavg, 10:90, seed 0", "ditto, 10:90, seed 0"]
     assert not (tmp_path / "results").exists()
     run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "0")
-    again = run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "0", "--dry-run")
-    assert (again.stdout, again.stderr) == ("", "0 runs to play, 2 known\n")
+    assert not run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "0", "--dry-run").stdout
     first = run_folders(tmp_path)
     assert len(first) == 2
     for folder in (tmp_path / "runs").iterdir():
@@ -61,30 +60,43 @@ def test_runs_are_played_once_and_shared(tiny, tmp_path):
     assert set(written["columns"]["10:90"]["runs"]) == {"ditto", "fedavg"}
 
 
-def test_runs_of_other_code_are_used_and_told_or_played_again(tiny, tmp_path, monkeypatch):
+def test_runs_of_another_commit_are_refused_unless_allowed(tiny, tmp_path, monkeypatch):
+    run(tmp_path, "other", "--scale", "smoke")
+    before = run_folders(tmp_path)
+    monkeypatch.setattr("ipfl.reproduce.reproduction.is_this_code", lambda record: False)
+    refused = run(tmp_path, "other", "--scale", "smoke", code=2)
+    (line,) = refused.stderr.splitlines()
+    assert "is of commit" in line
+    assert "--other-commit" in line
+    run(tmp_path, "other", "--scale", "smoke", "--other-commit", "use")
+    assert run_folders(tmp_path) == before
+    run(tmp_path, "other", "--scale", "smoke", "--other-commit", "replay")
+    after = run_folders(tmp_path)
+    assert after.keys() == before.keys()
+    assert after != before
+
+
+def test_seeds_of_other_code_are_not_dropped(tiny, tmp_path, monkeypatch):
     run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2")
-    folders = run_folders(tmp_path)
     before = read_experiment_record(tmp_path / "results", "tiny", "smoke").columns["10:90"].runs
     monkeypatch.setattr("ipfl.reproduce.reproduction.is_this_code", lambda record: False)
-    (line,) = run(tmp_path, "tiny", "--scale", "smoke").stderr.splitlines()
-    assert line.startswith("2 of 2 known runs are of other code (")
-    assert run_folders(tmp_path) == folders
-    run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "1,1", "--replay")
-    again = run_folders(tmp_path)
-    assert again.keys() == folders.keys()
-    assert {key for key in again if again[key] != folders[key]} == {of[1].key for of in before.values()}
-    # Seeds that are not asked for keep the numbers that they had.
-    after = read_experiment_record(tmp_path / "results", "tiny", "smoke")
-    assert after.seeds == [0, 1]
-    for label, of in before.items():
-        assert after.columns["10:90"].runs[label][0] == of[0]
+    refused = run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2,2", code=2)
+    (line,) = refused.stderr.splitlines()
+    assert "tiny has seeds 0, 1 of other code" in line
+    assert "--other-commit" in line
+    for choice in ("use", "replay"):
+        run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2,2", "--other-commit", choice)
+        after = read_experiment_record(tmp_path / "results", "tiny", "smoke")
+        assert after.seeds == [0, 1, 2]
+        for label, runs in before.items():
+            assert {seed: after.columns["10:90"].runs[label][seed] for seed in runs} == runs
 
 
 def test_some_methods_can_be_played_again(tiny, tmp_path, monkeypatch):
     run(tmp_path, "tiny", "--scale", "smoke")
     before, folders = read_experiment_record(tmp_path / "results", "tiny", "smoke"), run_folders(tmp_path)
     monkeypatch.setattr("ipfl.reproduce.results_file.is_same_code", lambda commit: False)
-    run(tmp_path, "tiny", "--scale", "smoke", "--methods", "ditto", "--replay")
+    run(tmp_path, "tiny", "--scale", "smoke", "--methods", "ditto", "--other-commit", "replay")
     after = read_experiment_record(tmp_path / "results", "tiny", "smoke")
     runs, old = after.columns["10:90"].runs, before.columns["10:90"].runs
     assert runs["fedavg"] == old["fedavg"], "what was found for the others stays"
@@ -97,7 +109,7 @@ def test_some_methods_can_be_played_again(tiny, tmp_path, monkeypatch):
     # So it does if its settings have changed since, and with them its key.
     file = tmp_path / "results/tiny/smoke.json"
     file.write_text(file.read_text().replace(runs["fedavg"][0].key, "0" * 16))
-    run(tmp_path, "tiny", "--scale", "smoke", "--methods", "ditto")
+    run(tmp_path, "tiny", "--scale", "smoke", "--methods", "ditto", "--other-commit", "use")
     last = read_experiment_record(tmp_path / "results", "tiny", "smoke").columns["10:90"].runs
     assert last["fedavg"][0].personalized == runs["fedavg"][0].personalized
 

@@ -48,7 +48,10 @@ Results = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for the numbers, NAME/SCALE.json.")
 ]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder for the runs; resumed from there.")]
-ReplayOption = Annotated[bool, typer.Option("--replay", help="Play finished runs of other code again.")]
+OtherCommitOption = Annotated[
+    Literal["refuse", "use", "replay"],
+    typer.Option("--other-commit", help="What to do with finished runs of another commit."),
+]
 SomeMethods = Annotated[
     str | None,
     typer.Option("--methods", metavar="A,B", help="Only these; what was found for the others stays."),
@@ -94,7 +97,7 @@ def run_experiments(
     out: Results = RESULTS,
     runs: Runs = RUNS,
     workers: ParallelRuns = None,
-    replay: ReplayOption = False,
+    other_commit: OtherCommitOption = "refuse",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the runs that would be played.")
     ] = False,
@@ -111,7 +114,7 @@ def run_experiments(
     wanted = experiment_names() if names == ["all"] else list(dict.fromkeys(names))
     experiments = [read_experiment(name) for name in wanted]
     with run_observers(quiet) as make_observer:
-        options = PlayOptions(runs, out, workers, replay, make_observer, dry_run)
+        options = PlayOptions(runs, out, workers, other_commit, make_observer, dry_run)
         outcome = reproduce(experiments, scale, _read_seeds(seeds, 0), options, _method_labels(methods))
     for title in outcome.missing:
         typer.echo(title)
@@ -131,7 +134,7 @@ def tune(
     out: Results = RESULTS,
     runs: Runs = RUNS,
     workers: ParallelRuns = None,
-    replay: ReplayOption = False,
+    other_commit: OtherCommitOption = "refuse",
     quiet: Quiet = False,
 ) -> None:
     """Tune every method of an experiment on the same grid, and write down the best settings.
@@ -145,7 +148,7 @@ def tune(
     from ipfl.reproduce.tuning import FIRST_SEED
 
     with run_observers(quiet) as make_observer:
-        options = PlayOptions(runs, out, workers, replay, make_observer)
+        options = PlayOptions(runs, out, workers, other_commit, make_observer)
         tuned_on = _read_seeds(seeds, FIRST_SEED)
         outcome = tune_methods(read_experiment(name), scale, tuned_on, options, _method_labels(methods))
     _finish(outcome)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ipfl.errors import InputError
 from ipfl.keep.file_names import METRICS_FILE, SUMMARY_FILE
@@ -45,6 +45,9 @@ from ipfl.system.files import remove_folder
 from ipfl.system.folder_lock import FolderLock
 from ipfl.system.plugins import source_commit
 
+OtherCommit = Literal["refuse", "use", "replay"]
+"""The ways to deal with a finished run of another commit."""
+
 
 @dataclass(frozen=True)
 class PlayOptions:
@@ -55,8 +58,7 @@ class PlayOptions:
     results: Path
     """Folder for the numbers, `NAME/SCALE.json`."""
     workers: int | None = None
-    replay: bool = False
-    """Finished runs of other code are played again, not used."""
+    other_commit: OtherCommit = "refuse"
     make_observer: MakeObserver | None = None
     is_dry: bool = False
     """Runs are listed, not played."""
@@ -70,7 +72,7 @@ class ReproductionOutcome:
     failures: list[str] = field(default_factory=list)
     is_interrupted: bool = False
     notes: list[str] = field(default_factory=list)
-    """Failures that did not matter, and what else should be known."""
+    """Failures that did not matter."""
     missing: list[str] = field(default_factory=list)
     """Runs that would be played, of a dry run."""
 
@@ -85,8 +87,6 @@ class _Played:
     """Why there is none, by key."""
     missing: list[StudyRun] = field(default_factory=list)
     """Those that had to be played."""
-    of_other_code: list[RunRecord] = field(default_factory=list)
-    """Those that were known from other code, and used."""
     is_interrupted: bool = False
 
     def enter(self, run: StudyRun, outcome: RunOutcome) -> None:
@@ -108,7 +108,11 @@ def _drop_models(folder: Path) -> None:
 
 
 def play_runs(runs: Iterable[StudyRun], known: Mapping[str, RunRecord], options: PlayOptions) -> _Played:
-    """Plays the runs that are neither known nor in the folder; those with the same key are one run."""
+    """Plays the runs that are neither known nor in the folder; those with the same key are one run.
+
+    Raises:
+        InputError: A finished run is of another commit.
+    """
     wanted: dict[str, StudyRun] = {}
     for run in runs:
         for one in (run.reference, run):
@@ -127,15 +131,17 @@ def play_runs(runs: Iterable[StudyRun], known: Mapping[str, RunRecord], options:
             record = prefer_this_code(known.get(key), in_folder)
             if record is None:
                 continue
-            is_old = not is_this_code(record)
-            if is_old and options.replay:
+            if options.other_commit == "use" or is_this_code(record):
+                played.records[key] = record
+            elif options.other_commit == "refuse":
+                raise InputError(
+                    f"{run.label}, seed {run.seed}: its finished run is of commit {str(record.commit)[:10]}, "
+                    f"the code here is {str(source_commit())[:10]}: --other-commit use, or replay"
+                )
+            else:
                 finished.pop(key, None)
                 if not options.is_dry:
                     remove_folder(options.runs / key)
-                continue
-            played.records[key] = record
-            if is_old:
-                played.of_other_code.append(record)
         for run in [run for key, run in wanted.items() if key not in played.records]:
             if run.reference is not None and run.reference.key not in finished:
                 played.records.pop(run.reference.key, None)  # others are measured by its rounds
@@ -178,9 +184,14 @@ class _Planned:
                 if seed in self.seeds and label in self.methods:
                     yield run
 
-    def kept(self, known: Mapping[str, RunRecord]) -> dict[str, RunRecord]:
-        """Known numbers of the runs that are not asked for, of whichever commit they are."""
-        kept = {}
+    def kept(self, known: Mapping[str, RunRecord], other_commit: OtherCommit) -> dict[str, RunRecord]:
+        """Known numbers of the runs that are not asked for, of whichever commit they are.
+
+        Raises:
+            InputError: Seeds of the methods that are asked for are of other code, and nothing was said about
+                such runs: the table would have both.
+        """
+        kept, of_other_code = {}, {}
         for column, runs in self.columns.items():
             for (label, seed), run in runs.items():
                 record = known.get(run.key)
@@ -188,8 +199,18 @@ class _Planned:
                     # Perhaps with other settings than its method has now.
                     there = self.before.columns.get(column)
                     record = None if there is None else there.runs.get(label, {}).get(seed)
-                if record is not None and not (label in self.methods and seed in self.seeds):
-                    kept[run.key] = record
+                if record is None or (label in self.methods and seed in self.seeds):
+                    continue
+                kept[run.key] = record
+                if label in self.methods and not is_this_code(record):
+                    of_other_code[seed] = str(record.commit)[:10]
+        if of_other_code and other_commit == "refuse":
+            found, commits = sorted(of_other_code), sorted(set(of_other_code.values()))
+            raise InputError(
+                f"{self.experiment.name} has seeds {', '.join(map(str, found))} of other code "
+                f"({', '.join(commits)}): --other-commit use or replay keeps them beside those that are "
+                "asked for now"
+            )
         return kept
 
 
@@ -220,18 +241,14 @@ def reproduce(
         chosen = experiment.labels if methods is None else methods
         planned.append(_Planned(experiment, columns, tuning, before, seeds, chosen))
     known = read_all_runs(options.results, experiment_names(), scale)
+    kept = [one.kept(known, options.other_commit) for one in planned]
     played = play_runs([run for one in planned for run in one.wanted()], known, options)
     outcome.is_interrupted = played.is_interrupted
-    if played.of_other_code:
-        commits = ", ".join(sorted({str(record.commit)[:10] for record in played.of_other_code}))
-        count = f"{len(played.of_other_code)} of {len(played.records)} known runs"
-        outcome.notes.append(f"{count} are of other code ({commits}): --replay plays them again")
     if options.is_dry:
         outcome.missing = [run.title for run in played.missing]
-        outcome.notes.append(f"{len(played.missing)} runs to play, {len(played.records)} known")
         return outcome
-    for one in planned:
-        record = _collect(one, scale, {**one.kept(known), **played.records}, played.failures)
+    for one, others in zip(planned, kept, strict=True):
+        record = _collect(one, scale, {**others, **played.records}, played.failures)
         outcome.failures += record.failures
         if record.seeds:
             path = result_file(options.results, record.name, record.scale)
