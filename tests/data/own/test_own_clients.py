@@ -54,13 +54,6 @@ def test_torch_data_set() -> None:
     assert parts.train.x.dtype == np.float32
 
 
-def test_images_keep_their_type() -> None:
-    grey = (np.zeros((8, 6, 6), np.uint8), np.arange(8) % 3)
-    assert from_clients([grey]).input_shape == (6, 6, 1)
-    assert from_clients([grey]).parts(0).train.x.dtype == np.uint8
-    assert from_clients([(np.zeros((8, 6, 6, 3)), grey[1])]).parts(0).train.x.dtype == np.float32
-
-
 def test_same_seed_same_split() -> None:
     one, other = from_clients([client(0)], seed=4), from_clients([client(0)], seed=4)
     assert one.parts(0).test.x.tobytes() == other.parts(0).test.x.tobytes()
