@@ -104,12 +104,9 @@ from dataclasses import dataclass as plain_dataclass
 from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from ipfl.core import Method
-from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.shared.one_model import OneModelMethod
 
 def function(): ...
-
-class NotFrozen(FedAvg): ...
 
 class NotAMethod: ...
 

@@ -194,16 +194,6 @@ class TestRestarts:
         assert self.start_with([[3, 4]] * 4, [[1, 2]] * 4, [[2, 9]] * 4)[1] == [2, 3]
         assert self.start_with([[1, 4]] * 4, [[1, 2]] * 4, [[2, 9]] * 4)[1] == [0, 1]
 
-    def test_every_draw_is_rated_by_other_clients(self):
-        method = IFCA(restarts=8)
-        engine = ScriptedEngine(
-            {"rate": lambda client, _: Record({}, {"losses": [0, 1]}), "train": lambda client, _: None}
-        )
-        play_round(method, method.init(federation_of(20, per_round=4)), engine, 20)
-        rated = [frozenset(ask.to) for ask in engine.asks if ask.action == "rate"]
-        assert [len(one) for one in rated] == [4] * 8
-        assert len(set(rated)) > 1
-
     @pytest.mark.parametrize(
         "losses",
         [

@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.federation import KeptModels, Played, RecordingEngine, engine_for, play_round, run_here, setup
-from tests.later import Later
 
 import ipfl
 from ipfl.client.client import Client
 from ipfl.core import Ask, Record, Replies, TaskFacts, holdout_id
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
 from ipfl.methods.ipfl_plus.mix import Mix
-
-stats = Later("scipy.stats")
 
 QUICK = ipfl.TrainConfig(per_round=8, lr=0.3)
 """A small network and few rounds want a large step."""

@@ -34,7 +34,6 @@ from ipfl.methods.ipfl_plus.importance import (
 )
 from ipfl.methods.ipfl_plus.state import MarketState
 
-OPENING = 100 * 100
 anything = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 

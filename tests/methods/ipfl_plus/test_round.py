@@ -53,12 +53,6 @@ class TestOrderOfPhases:
         assert len(clients) == len(set(clients)) == 6  # the budget, nobody twice
         assert [len(members(first, k)) for k in (0, 1)] == [3, 3]
 
-    def test_aggregate_is_the_mean_of_the_cluster_s_clients(self):
-        # Client i adds i to every coordinate and all have 10 samples: the model is the mean of their ids.
-        state, (first,), _ = play(paper(), 1)
-        for k in (0, 1):
-            np.testing.assert_allclose(state.clusters.models[k], np.mean(trained(first, k)))
-
 
 class TestTokens:
     def test_round_0_by_hand(self):

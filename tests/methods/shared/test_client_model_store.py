@@ -85,7 +85,6 @@ class TestValue:
 
 class TestMemory:
     SIZE = 100_000
-    BYTES = 4 * SIZE
 
     def full(self, store: ClientModelStore, clients: int) -> ClientModelStore:
         for client in range(clients):
