@@ -214,12 +214,8 @@ def sgd(
         for _ in range(settings.epochs):
             for batch in _training_batches(network, points, rng, settings.batch_size, augment):
                 gradient.zero_()
-                try:
-                    add_gradient(network, batch)
-                except ValueError as error:
-                    if "more than 1 value per channel" not in str(error):
-                        raise
-                    too_small = error  # of one point, BatchNorm cannot take the variance
+                if (error := _refused_by_batch_norm(add_gradient, network, batch)) is not None:
+                    too_small = error
                     continue
                 steps += 1
                 if decay:
@@ -241,6 +237,17 @@ def sgd(
             f"train.batch_size = {settings.batch_size}; use GroupNorm in the model, or more points in a batch"
         ) from too_small
     return network.read()
+
+
+def _refused_by_batch_norm(add_gradient: Objective, network: Network, batch: Batch) -> ValueError | None:
+    """Adds a batch's gradient; torch's error, if it is one point, of which BatchNorm takes no variance."""
+    try:
+        add_gradient(network, batch)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        return error
+    return None
 
 
 def _raw_outputs(network: Network, params: Vector, points: Points) -> Iterator[Tensor]:

@@ -79,17 +79,12 @@ def from_clients(
         InputError: A client's data does not fit, or it has fewer than two training points.
     """
     listed, names = _list_clients(clients)
-    if not 0 < probe < 1:
-        raise InputError("probe must be between 0 and 1")
-    if predict not in TARGET_KINDS:
-        raise unknown("predict", predict, TARGET_KINDS)
+    _check_choices(probe, predict, set(unseen), len(listed))
     known = _check_distribution(distribution, len(listed))
-    if not set(unseen) <= set(range(len(listed))) or len(set(unseen)) == len(listed):
-        raise InputError(f"unseen: expected some, not all, of the clients 0 to {len(listed) - 1}")
     pools: list[Pools] = []
-    for number, given in enumerate(listed):
+    for number, one in enumerate(listed):
         label = f"client {names[number] if names else number}"
-        pools.append(_read_client(given, _Columns(target, tuple(features), predict, label), seed, number))
+        pools.append(_read_client(one, _Columns(target, tuple(features), predict, label), seed, number))
     if predict == "classes":
         pools, found = _number_labels(pools, classes)
         class_names = class_names or found or _declared_classes(listed[0], target)
@@ -158,6 +153,16 @@ def _number_labels(pools: list[Pools], classes: int | None) -> tuple[list[Pools]
     numbers, texts = number_together(y)
     found = iter(numbers)
     return [((train[0], next(found)), (test[0], next(found))) for train, test in pools], texts
+
+
+def _check_choices(probe: float, predict: str, unseen: set[int], clients: int) -> None:
+    """Refuses what cannot be chosen, such as a federation of which all clients are unseen."""
+    if not 0 < probe < 1:
+        raise InputError("probe must be between 0 and 1")
+    if predict not in TARGET_KINDS:
+        raise unknown("predict", predict, TARGET_KINDS)
+    if not unseen <= set(range(clients)) or len(unseen) == clients:
+        raise InputError(f"unseen: expected some, not all, of the clients 0 to {clients - 1}")
 
 
 def _check_distribution(distribution: Sequence[int] | None, clients: int) -> list[int]:
