@@ -11,10 +11,9 @@ from pydantic.dataclasses import dataclass
 
 from ipfl import methods
 from ipfl.config.sections import Section
-from ipfl.config.task_section import TaskConfig
 from ipfl.config.whole_config import Config
 from ipfl.errors import InputError
-from ipfl.methods import check_clusters, method, method_fields
+from ipfl.methods import method, method_fields
 from ipfl.report.config_text import commented_toml, hyperparameters, toml_value
 
 
@@ -164,15 +163,6 @@ class TestComplaints:
         path.write_bytes(content)
         assert part in complaint([], path)
 
-    def test_missing_file(self, tmp_path):
-        assert "No such file" in complaint([], tmp_path / "no.toml")
-        assert "is not a file" in complaint([], tmp_path)
-
-    def test_section_of_keywords(self):
-        assert TaskConfig.of({"clients": 7}).clients == 7
-        with pytest.raises(InputError, match=re.escape("unknown key 'clents'; did you mean 'clients'?")):
-            TaskConfig.of({"clents": 7})
-
 
 @pytest.mark.usefixtures("stand_ins")
 class TestMethods:
@@ -208,12 +198,6 @@ class TestMethods:
             InputError, match=re.escape("unknown hyper-parameter of pull 'kinds'; did you mean 'kind'?")
         ):
             method("pull", kinds=2)
-
-    def test_more_clusters_than_clients(self):
-        check_clusters(Groups(clusters=3), 3)
-        check_clusters(Pull(), 0)
-        with pytest.raises(InputError, match=re.escape("method.clusters = 4, but there are only 3 clients")):
-            check_clusters(Groups(clusters=4), 3)
 
     def test_record_has_the_hyper_parameters(self):
         config = Config.load(None, ["method.mu=3"])

@@ -1,9 +1,8 @@
-"""The contract's own few lines of code: random streams, sizes of records, ids of holdouts."""
+"""The contract's own few lines of code: random streams, sizes of records."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import textwrap
 
@@ -15,13 +14,14 @@ from tests.federation import ZERO, client, setup, train_round
 
 import ipfl.core
 from ipfl.client.memory import ClientMemory
-from ipfl.core import EMPTY, Record, holdout_id, stream
+from ipfl.core import EMPTY, Record, stream
 from ipfl.core import method as method_module
 from ipfl.core.replies import ReplySchema
 from ipfl.core.vectors import mean
 from ipfl.methods.shared.client_model_store import ClientModelStore
 
 WORDS = st.text("abcdefgh_ü", min_size=1, max_size=8)
+SEEDS = st.integers(0, 2**31)
 PATHS = st.lists(st.one_of(st.integers(0, 2**32 - 1), WORDS), max_size=4).map(tuple)
 
 
@@ -30,17 +30,11 @@ def drawn(seed, path):
 
 
 class TestStream:
-    @given(st.integers(0, 2**31), PATHS)
-    def test_same_path_same_numbers(self, seed, path):
+    @given(SEEDS, SEEDS, PATHS, PATHS)
+    def test_seed_and_path_decide_the_numbers(self, seed, other_seed, path, other_path):
         assert drawn(seed, path) == drawn(seed, path)
-
-    @given(st.integers(0, 2**31), PATHS, PATHS)
-    def test_another_path_other_numbers(self, seed, one, other):
-        assert (drawn(seed, one) == drawn(seed, other)) == (one == other)
-
-    @given(st.integers(0, 2**31), st.integers(0, 2**31), PATHS)
-    def test_another_seed_other_numbers(self, one, other, path):
-        assert (drawn(one, path) == drawn(other, path)) == (one == other)
+        assert (drawn(seed, path) == drawn(seed, other_path)) == (path == other_path)
+        assert (drawn(seed, path) == drawn(other_seed, path)) == (seed == other_seed)
 
     def test_words_and_numbers_and_their_order_matter(self):
         words = [("train",), ("taint",), ("train", 0), ("train", 0, 0), ("train", 1, 0), ("train", 0, 1)]
@@ -56,22 +50,7 @@ class TestRecord:
         # 3 + 2 floats of 4 bytes are 20; {"n": 7} as JSON is 8 characters.
         record = Record({"a": np.zeros(3, np.float32), "b": np.zeros(2, np.float32)}, {"n": 7})
         assert record.nbytes == 20 + 8
-
-    @given(
-        st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.booleans(), st.none(), st.text()))
-    )
-    def test_facts_are_counted_as_json(self, facts):
-        assert Record({}, facts).nbytes == (len(json.dumps(facts)) if facts else 0)
-
-    def test_nothing_weighs_nothing(self):
         assert EMPTY.nbytes == 0
-
-
-def test_holdout_ids_never_meet_a_client_s():
-    ids = [holdout_id(distribution) for distribution in range(5)]
-    assert ids == [-1, -2, -3, -4, -5]
-    # `ClientRunner` goes back the same way: distribution = −1 − id.
-    assert [-1 - id for id in ids] == [0, 1, 2, 3, 4]
 
 
 def test_the_toy_method_of_the_docstring():

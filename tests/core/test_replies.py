@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ipfl.core import Ask, Record
 from ipfl.core.replies import (
@@ -102,7 +100,23 @@ class TestFacts:
     @pytest.mark.parametrize("kind", [Whole, Count, Number, NonNegative, index_below(3)])
     @pytest.mark.parametrize(
         "value",
-        [NAN, INF, -INF, True, "1", None, [1], {}, 2 * MAX_FACT, -(10**400), 10**400, 1e300, b"1", 1j],
+        [
+            NAN,
+            INF,
+            -INF,
+            True,
+            "1",
+            None,
+            [1],
+            {},
+            2 * MAX_FACT,
+            -(10**400),
+            10**400,
+            1e300,
+            b"1",
+            1j,
+            np.int64(3),
+        ],
         ids=repr,
     )
     def test_never_valid(self, kind, value):
@@ -120,21 +134,12 @@ class TestFacts:
                 list_of(Whole, 2),
                 [[1], [1, 2, 3], [1, True], [1, NAN], [1, "2"], [1, None], (1, 2), "ab", 5, None],
             ),
-            (list_of(Number, 1), [[NAN], [[1.0]], ["low"], []]),
+            (list_of(Number, 1), [[NAN], [[1.0]], ["low"], [], np.zeros(1)]),
             (list[Whole], [[-1], [0.5], {0: 1}, "0"]),
         ],
     )
     def test_out_of_range_or_of_another_type(self, kind, values):
         assert [value for value in values if is_fact(kind, value)] == []
-
-    def test_numpy_numbers_are_not_plain_values(self):
-        assert not is_fact(Whole, np.int64(3))
-        assert not is_fact(list_of(Number, 2), np.zeros(2))
-
-    @given(st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.lists(st.floats())))
-    def test_what_is_valid_can_be_counted_with(self, value):
-        if is_fact(Number, value):
-            assert abs(float(value)) <= MAX_FACT
 
     def test_by_what_was_sent(self):
         schema = ReplySchema(lambda sent: {"losses": list_of(Number, len(sent.params))})
@@ -201,9 +206,6 @@ class TestRule:
         assert is_valid(self.SCHEMA, Record({}, {"hits": 3.0, "n": 3}))
         with pytest.raises(InvalidReplyError, match="hits, n contradict each other"):
             self.SCHEMA.check(SENT, Record({}, {"hits": 4.0, "n": 3}))
-
-    def test_the_rule_only_sees_facts_that_are_valid(self):
-        assert not is_valid(self.SCHEMA, Record({}, {"hits": "many", "n": None}))
 
 
 def test_the_message_names_the_fact_or_the_vector():

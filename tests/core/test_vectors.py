@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from ipfl.core.vectors import distance, mean, mix
 
@@ -39,22 +36,6 @@ class TestMean:
 
     def test_equal_by_default(self):
         assert mean([vector(0, 4), vector(8, 0)]).tolist() == [4, 2]
-
-    @given(
-        st.integers(1, 5).flatmap(
-            lambda n: st.tuples(
-                arrays(np.float32, (n, 3), elements=st.floats(-100, 100, width=32)),
-                st.lists(st.integers(1, 1000), min_size=n, max_size=n),
-            )
-        )
-    )
-    def test_lies_between_its_vectors(self, case):
-        rows, weights = case
-        middle = mean(list(rows), weights)
-        slack = 1e-4
-        assert (middle >= rows.min(axis=0) - slack).all()
-        assert (middle <= rows.max(axis=0) + slack).all()
-        np.testing.assert_allclose(middle, np.average(rows, axis=0, weights=weights), rtol=1e-5, atol=1e-5)
 
 
 def test_distance():

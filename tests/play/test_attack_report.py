@@ -7,7 +7,6 @@ import pytest
 from ipfl.config.run_config import AdversaryConfig
 from ipfl.core import Seat
 from ipfl.data.target_kinds import Target
-from ipfl.market.bank import client_balances
 from ipfl.market.market_rows import Transfer
 from ipfl.play.attack_report import attack_report, performance_share, round_below_fair_share
 from ipfl.play.metrics import Evaluation
@@ -34,11 +33,6 @@ HISTORY = (
     },
 )
 OPENING = [Transfer("open", -1, client, 100, -1, client) for client in range(3)]
-
-
-def test_balances():
-    transfers = [line["transfers"] for line in HISTORY]
-    assert client_balances(OPENING, *transfers) == {0: 60, 1: 130, 2: 110}
 
 
 def test_share_of_the_performance_seats():

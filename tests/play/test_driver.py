@@ -83,16 +83,12 @@ class TestDivergence:
         assert arrived == {}
         assert arrived.server_faults == {0, 2}, "their seats are excused"
 
-    @pytest.mark.parametrize("other", [GOOD, Record({"m": np.ones(2, np.float32)})])
+    @pytest.mark.parametrize("other", [GOOD, Record({"m": vector(1, 1)})])
     def test_at_some(self, other):
         arrived, traffic = self.play({0: self.BAD, 1: other, 2: self.BAD})
         kinds = [(event.kind, event.client) for event in traffic.events()]
         assert [kind for kind in kinds if kind[1] != 1] == [("invalid_reply", 0), ("invalid_reply", 2)]
         assert arrived.server_faults == frozenset()
-
-    def test_at_a_single_one(self):
-        _, traffic = self.play({0: self.BAD})
-        assert ("invalid_reply", 0) in [(event.kind, event.client) for event in traffic.events()]
 
 
 class TestServerFaults:
@@ -109,6 +105,3 @@ class TestServerFaults:
         replies = exchange(Ask("do", dict.fromkeys((1, 2, 3), Record())), engine, 0, Traffic())
         assert server_faults(replies) == {2}
         assert list(replies) == [1]
-
-    def test_plain_replies_know_of_none(self):
-        assert server_faults({1: Record()}) == frozenset()

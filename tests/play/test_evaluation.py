@@ -17,7 +17,6 @@ from ipfl.core import EMPTY, Method, Record, Round, Setup, TaskFacts, holdout_id
 from ipfl.core.replies import InvalidReplyError
 from ipfl.play.evaluation import SCORES, Evaluator
 from ipfl.play.metrics import Evaluation
-from ipfl.training.architectures import model_factory
 from ipfl.training.task import Task
 
 
@@ -291,17 +290,6 @@ class TestClientRunner:
         expected = [parts.train.x, parts.probe.x][: 2 if use_probe and not needs_probe else 1]
         np.testing.assert_array_equal(reply.params["x"], np.concatenate(expected).reshape(-1))
 
-    def test_memory_is_the_client_s_own(self, runner):
-        for _ in range(2):
-            runner.run(Job("train", 0, 3, EMPTY))
-        assert runner.run(Job("look", 0, 3, EMPTY)).facts["visits"] == 2
-        assert runner.run(Job("look", 0, 4, EMPTY)).facts["visits"] == 0
-
-    def test_evaluation_leaves_no_trace(self, runner):
-        runner.run(Job(EVALUATE, 0, 1, Record(Curious().init(_setup(runner.task)))))
-        runner.run(Job("look", 0, 1, EMPTY))
-        assert not runner.memory.folder.exists()
-
     def test_the_server_s_own_holdout(self, runner):
         for distribution in range(2):
             facts = runner.run(Job("look", 0, holdout_id(distribution), EMPTY)).facts
@@ -310,9 +298,3 @@ class TestClientRunner:
             ClientRunner(small_task(), Curious(), TrainConfig(), 0, runner.memory).run(
                 Job("look", 0, -1, EMPTY)
             )
-
-
-def test_models_by_name_and_by_callable():
-    for model in ("softmax", model_factory("softmax")):
-        task = Task.from_clients([(np.eye(4, dtype=np.float32), [0, 1, 0, 1])] * 2, model=model)
-        assert task.network(0).size == 4 * 2 + 2

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
-from tests.play.killed_runs import die_at_call, is_killed
 from tests.small_runs import InterruptAfter, run_small
 
 import ipfl
 from ipfl.client import kept_predictors
 from ipfl.client.kept_predictors import kept_clients
-from ipfl.keep import journal
 from ipfl.training.sgd import evaluate
 
 CLIENTS, ROUNDS = 5, 3
@@ -80,15 +76,6 @@ class TestWhatIsKept:
 
 
 class TestEndsWithTheSameFiles:
-    @pytest.mark.parametrize("after", [False, True])
-    def test_killed_between_the_last_evaluation_and_the_results(self, task, tmp_path, whole, after):
-        out = tmp_path / "run"
-        dies = partial(die_at_call, journal, "write_predictors", 1, after=after)
-        assert is_killed(task, "ipfl-plus", out, dies, **SETTINGS)
-        assert not (out / "summary.json").exists()
-        run_small(task, "ipfl-plus", out, resume=True, **SETTINGS)
-        assert files(out) == whole[2]
-
     def test_interrupted_and_resumed(self, task, tmp_path, whole):
         """The models of an interrupted run are those after its last round so far, and are replaced later."""
         out = tmp_path / "run"

@@ -17,10 +17,6 @@ def known(result):
     return [line["clients"] for line in result.history]
 
 
-def test_everybody_is_there_from_the_start_by_default(task):
-    assert known(run_small(task, "fedavg", rounds=2)) == [5, 5]
-
-
 def test_a_seeded_share_joins_at_the_round(task):
     # 0.2 · 5 = 1 client is late.
     clients = ClientsConfig(join_round=2)

@@ -7,18 +7,15 @@ import resource
 import sqlite3
 import threading
 
-import numpy as np
 import pytest
 from tests.play.killed_runs import run_contents
 from tests.small_runs import run_small, small_task
 
-from ipfl.core import Record
 from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
 from ipfl.keep.run_folder import RunFolder, RunOutput
 from ipfl.ledger import database
 from ipfl.ledger.store import RunStore
-from ipfl.system.files import write_record
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +112,3 @@ class TestFullDisk:
         (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
         with pytest.raises(OSError, match="No space left"):
             folder.add_round({"round": 0})
-
-    def test_a_file_that_does_not_fit_leaves_nothing(self, tmp_path):
-        def write(limit):
-            limit()
-            write_record(tmp_path / "m.safetensors", Record({"m": np.ones(1000, np.float32)}))
-
-        code, said = limited(1000, write)
-        assert (code, "File too large" in said) == (1, True)
-        assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,6 @@ from tests.small_nets import LayerNormed
 
 import ipfl
 from ipfl.core import Ask, Record
-from ipfl.core.records import split_privacy_facts
 from ipfl.core.replies import Count, ReplySchema
 from ipfl.errors import InputError
 from ipfl.methods import METHODS, method_class
@@ -103,10 +102,6 @@ class TestWhoSpeaksOfPrivacy:
         found, traffic = self.ask(epsilon=2.5, budget_spent=True)
         assert not found
         assert [event.kind for event in traffic.events()] == ["budget_spent"]
-
-    def test_without_it_a_reply_stays_the_same(self):
-        reply = Record({}, {"n": 1})
-        assert split_privacy_facts(reply) == (reply, {})
 
 
 def methods_said_to_be(word):

@@ -221,6 +221,9 @@ def test_the_document_has_ours_beside_the_printed_numbers(tiny, tmp_path):
     assert "No result is committed yet (`ipfl reproduce other`)." in text
     assert (tmp_path / "img/reproduce/tiny-10-90-ablation.png").exists()
     command("tables", "--document", str(tmp_path / "none.md"), code=2)
+    rows = command("list", "--out", str(tmp_path / "results")).stdout.splitlines()
+    assert [row.split()[-3:] for row in rows if " tiny " in row] == [["smoke:", "2", "seeds"]]
+    assert [row.split()[-1] for row in rows if " other " in row] == ["–"]
 
 
 def test_the_committed_document_is_what_the_generator_makes(tmp_path, monkeypatch):
@@ -238,13 +241,6 @@ def test_the_committed_document_is_what_the_generator_makes(tmp_path, monkeypatc
 def test_bad_input_is_one_line(arguments, tmp_path):
     done = run(tmp_path, *arguments, code=2)
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_list_says_what_has_results(tiny, tmp_path):
-    run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2")
-    rows = command("list", "--out", str(tmp_path / "results")).stdout.splitlines()
-    assert [row.split()[-3:] for row in rows if " tiny " in row] == [["smoke:", "2", "seeds"]]
-    assert [row.split()[-1] for row in rows if " other " in row] == ["–"]
 
 
 def test_clients_leave_when_the_reference_is_better(tiny, tmp_path):

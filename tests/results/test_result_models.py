@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from tests.small_nets import small_model
 from tests.small_runs import InterruptAfter, run_small, small_task
 from torch import nn
@@ -87,11 +86,6 @@ class TestPlainNetworks:
         assert torch.equal(state["third.weight"], state["second.weight"])
         assert "scale" not in state
         assert state["norm.num_batches_tracked"].dtype == torch.int64
-
-    def test_files_of_the_run_load_as_well(self, coloured):
-        plain = Net((6, 6, 3), 3)
-        plain.load_state_dict(load_file(coloured[2] / "model" / "global.safetensors"))
-        assert accuracy(plain, self.INPUTS, self.Y) > 0.9
 
     def test_inside_another_module(self, coloured):
         """Names have the prefix of the place, and a state goes out and in."""

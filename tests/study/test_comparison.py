@@ -13,7 +13,7 @@ from ipfl import compare as compared
 from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, PLAN_FILE
 from ipfl.methods import REFERENCE, method_class
-from ipfl.study.comparison import MethodRuns, compare, read_plan
+from ipfl.study.comparison import compare, read_plan
 
 OTHER = OTHERS[0]
 
@@ -90,26 +90,20 @@ class TestOrder:
         labels = [f"{name}, seed {seed}" for seed in (3, 4) for name in (REFERENCE, "same", OTHER)]
         assert log.begun == [(label, number, 6) for number, label in enumerate(labels, 1)]
 
-    def test_any_method_can_be_the_reference(self, tmp_path):
-        log = Log()
+    def test_any_method_or_variant_can_be_the_reference(self, tmp_path):
+        log, label = Log(), f"{methods.DEFAULT}:clusters=1"
         comparison = compare(
-            config(), [REFERENCE], reference=OTHER, out=tmp_path, workers=0, make_observer=log
+            config(), [REFERENCE], reference=label, out=tmp_path, workers=0, make_observer=log
         )
-        assert [name for name, *_ in log.begun] == [OTHER, REFERENCE], "the reference first"
-        assert list(comparison.entries) == [REFERENCE, OTHER]
-        ours, theirs = (comparison.entries[name].results[0] for name in (REFERENCE, OTHER))
+        assert [name for name, *_ in log.begun] == [label, REFERENCE], "the reference first"
+        assert list(comparison.entries) == [REFERENCE, label]
+        ours, theirs = (comparison.entries[name].results[0] for name in (REFERENCE, label))
         assert ours.summary["pma"]["mean"] == pytest.approx(
             ours.personalized_accuracy - theirs.personalized_accuracy
         )
         assert theirs.summary["pma"] is None
-        assert (ours.summary["reference"], theirs.summary["reference"]) == (OTHER, None)
-        assert written(tmp_path)["reference"] == read_plan(tmp_path).reference == OTHER
-
-    def test_a_variant_can_be_the_reference(self):
-        label = f"{methods.DEFAULT}:clusters=1"
-        comparison = compare(config("rounds=1"), [REFERENCE], reference=label, workers=0)
-        assert comparison.reference == label
-        assert comparison.entries[REFERENCE].results[0].summary["pma"] is not None
+        assert (ours.summary["reference"], theirs.summary["reference"]) == (label, None)
+        assert written(tmp_path)["reference"] == read_plan(tmp_path).reference == label
 
     def test_clients_leave_what_is_no_better_than_the_reference(self):
         settings = config("clients.leave=true", "clients.grace=0")
@@ -129,14 +123,6 @@ class TestFailures:
         assert figures["failures"]["1"] == "RuntimeError: out of luck"
         assert figures["personalized_accuracy"] is None
 
-    def test_ctrl_c_keeps_what_is_finished(self, tmp_path):
-        comparison = compare(config(), ["same", "stopped", OTHER], [0, 1], out=tmp_path / "out", workers=0)
-        assert comparison.interrupted
-        assert set(comparison.entries["same"].results) == {0}
-        assert comparison.entries["stopped"].failures == {0: "interrupted after 1 rounds"}
-        assert comparison.entries[OTHER] == MethodRuns(comparison.entries[OTHER].method)
-        assert written(tmp_path / "out")["interrupted"] is True
-
 
 class TestResume:
     def test_the_same_as_without_the_interruption(self, done, tmp_path):
@@ -144,7 +130,9 @@ class TestResume:
         out = tmp_path / "out"
         given = {"out": out, "workers": 0}
         begun = compare(config("seed=5"), [OTHER], range(5, 7), **given, make_observer=Log(stop_in=3))
-        assert begun.interrupted
+        assert begun.interrupted is written(out)["interrupted"] is True
+        assert begun.entries[REFERENCE].failures == {6: "interrupted after 1 rounds"}
+        assert set(begun.entries[OTHER].results) == {5}
         assert len(list(out.glob("*/seed-*"))) == 3
         plan = read_plan(out)
         assert plan == (config("seed=5"), [OTHER, REFERENCE], [5, 6], REFERENCE)
