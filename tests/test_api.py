@@ -44,17 +44,6 @@ class TestNames:
         with pytest.raises(AttributeError, match="no attribute 'nope'"):
             ipfl.nope  # noqa: B018
 
-    def test_import_loads_nothing_heavy(self):
-        code = (
-            "import sys, ipfl; print([m for m in ('torch', 'numpy', 'pydantic', 'rich') if m in sys.modules])"
-        )
-        assert python(code).strip() == "[]"
-
-    def test_running_loads_torch_and_nothing_else_that_is_slow(self):
-        slow = ("scipy.stats", "sklearn", "matplotlib", "flwr")
-        code = f"import sys, ipfl; ipfl.run; print([m for m in {slow} if m in sys.modules])"
-        assert python(code).strip() == "[]"
-
     def test_version_is_that_of_the_package(self):
         from importlib.metadata import version
 

@@ -17,11 +17,6 @@ import report
 HERE = Path(bench.__file__).parent
 
 
-def test_the_page_is_made_of_the_figures():
-    results = json.loads((HERE / bench.RESULTS).read_text())
-    assert (HERE / bench.PAGE).read_text() == report.page(results)
-
-
 def test_every_part_has_a_section():
     assert list(bench.PARTS) == list(report.SECTIONS)
 

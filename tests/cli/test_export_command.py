@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from tests.cli.test_cli import ipfl as command
 from tests.cli.test_cli import refused
-from tests.small_runs import run_small
+from tests.small_runs import run_small, small_task
 from torch import nn
 
 import ipfl
@@ -16,25 +16,23 @@ from ipfl.methods import DEFAULT
 from ipfl.training.architectures import CNN
 from ipfl.training.sgd import Mixture, NearestPrototype
 
-SETS = ["task.clients=4", "task.samples=20", "task.test_samples=20", "rounds=2"]
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(clients=4, model="cnn")
 
 
-def run(folder, *sets):
-    given = [word for setting in [*SETS, *sets] for word in ("--set", setting)]
-    done = command("run", "--workers", "0", "--quiet", "--out", folder, *given)
-    assert done.exit_code == 0, done.output
+@pytest.fixture(scope="module")
+def finished(task, tmp_path_factory):
+    """A run of the default method with the paper's CNN, whose vectors have convolutions channels-last."""
+    folder = tmp_path_factory.mktemp("export") / "run"
+    run_small(task, DEFAULT, folder, rounds=2)
     return folder
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run of the default method with the paper's CNN, whose vectors have convolutions channels-last."""
-    return run(tmp_path_factory.mktemp("export") / "run")
-
-
-@pytest.fixture(scope="module")
-def points():
-    return ipfl.Task.load(clients=4, samples=20, test_samples=20).data.parts(2).test
+def points(task):
+    return task.data.parts(2).test
 
 
 class TestExport:
@@ -113,9 +111,6 @@ class TestExport:
         monkeypatch.chdir(finished)
         assert says in refused("export", ".", *arguments)
 
-    def test_no_run(self, tmp_path):
-        assert "holds no finished run" in refused("export", tmp_path)
-
     def test_without_the_extra(self, finished, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert 'pip install "ipfl[onnx]"' in refused("export", finished, "1", "--format", "onnx")
@@ -137,20 +132,13 @@ class TestExport:
         assert not list(tmp_path.iterdir())
 
 
-class TestPersonalize:
-    """A method serves newcomers or says in one line that it does not; `test_models.py` asks all of them."""
-
-    @pytest.mark.parametrize("name", [DEFAULT, "local"])
-    def test_model_or_one_line(self, name, points, tmp_path):
-        folder = run(tmp_path / "run", f"method.name={name}", "task.model=softmax", "rounds=1")
-        np.savez(tmp_path / "points.npz", x=points.x, y=points.y)
-        out = tmp_path / "models" / "m"  # a folder that is not there yet, as for `ipfl export`
-        done = command("personalize", folder, "--data", tmp_path / "points.npz", "--out", out)
-        if (folder / "offer.safetensors").exists():
-            assert done.exit_code == 0, done.output
-            assert load_file(out)
-        else:
-            assert done.exit_code == 2
-            says = f"error: not supported: {name} has no model for clients that it never met\n"
-            assert done.stderr == says
-            assert not out.parent.exists()
+def test_no_model_for_newcomers(tmp_path):
+    """One line; `tests/results/test_result_models.py` asks all methods."""
+    task = small_task(clients=4)
+    run_small(task, "local", tmp_path / "run", rounds=1)
+    points = task.data.parts(0).test
+    np.savez(tmp_path / "points.npz", x=points.x, y=points.y)
+    out = tmp_path / "models/m"
+    said = refused("personalize", tmp_path / "run", "--data", tmp_path / "points.npz", "--out", out)
+    assert said == "error: not supported: local has no model for clients that it never met\n"
+    assert not out.parent.exists()

@@ -27,32 +27,29 @@ def some_of_the_way(me: Client, start: np.ndarray = ZERO) -> np.ndarray:
     return take_last_step(start, AdaptConfig(epochs="auto"), me)[0]
 
 
-class TestWhichPointsCount:
-    def test_goal_and_train_if_the_client_wants_to_be_good_at_what_it_has(self):
-        own = OwnPoints.of(person([(2, 0), (3, 1)], goal=[(1, 1)]), 128)
-        assert own.labels.tolist() == [1, 0, 1]
-        assert (len(own.held_back), len(own.trained)) == (1, 2)
+BOTH = [(2, 0), (3, 1)]
 
-    def test_equal_parts_are_the_same_also_where_they_were_made_twice(self):
-        own = OwnPoints.of(person([(2, 0)], goal=[(1, 1)], probe=[(1, 1)]), 128)
-        assert (len(own.held_back), len(own.trained)) == (1, 1)
 
-    def test_only_goal_if_it_is_something_else(self):
-        own = OwnPoints.of(person([(2, 0), (3, 1)], goal=[(1, 1)], probe=[(1, 0)]), 128)
-        assert (len(own.held_back), len(own.trained)) == (1, 0)
-
-    def test_no_point_twice_where_a_newcomer_has_one_set_for_all(self):
-        own = OwnPoints.of(person([(2, 0), (3, 1)], goal=[(2, 0), (3, 1)]), 128)
-        assert (len(own.held_back), len(own.trained)) == (0, 2)
-
-    def test_no_more_of_each_than_the_limit(self):
-        own = OwnPoints.of(person([(2, 0)] * 5, goal=[(1, 1)] * 5), 3)
-        assert (len(own.held_back), len(own.trained)) == (3, 3)
-
-    def test_no_point_twice_where_methods_train_on_held_back_ones_too(self):
-        # `train.use_probe`, of a method that needs no probe: goal is at the end of train.
-        own = OwnPoints.of(person([(2, 0), (3, 1), (4, 1)], goal=[(3, 1), (4, 1)]), 128)
-        assert (len(own.held_back), len(own.trained)) == (0, 3)
+@pytest.mark.parametrize(
+    ("parts", "held_back", "trained"),
+    [
+        # A client that wants to be good at what it has: also where equal parts were made twice.
+        ({"train": BOTH, "goal": [(1, 1)]}, [1], [0, 1]),
+        ({"train": BOTH, "goal": [(1, 1)], "probe": [(1, 1)]}, [1], [0, 1]),
+        # The goal is something else.
+        ({"train": BOTH, "goal": [(1, 1)], "probe": [(1, 0)]}, [1], []),
+        # No point twice: a newcomer has one set for all. For a method without probe `train.use_probe`
+        # puts the goal at the end of train.
+        ({"train": BOTH, "goal": BOTH}, [], [0, 1]),
+        ({"train": [*BOTH, (4, 1)], "goal": [(3, 1), (4, 1)]}, [], [0, 1, 1]),
+        # No more of each than the limit of 3.
+        ({"train": [(2, 0)] * 5, "goal": [(1, 1)] * 5}, [1] * 3, [0] * 3),
+    ],
+)
+def test_which_points_count(parts, held_back, trained):
+    own = OwnPoints.of(person(**parts), 3)
+    assert (own.held_back.y.tolist(), own.trained.y.tolist()) == (held_back, trained)
+    assert own.labels.tolist() == held_back + trained
 
 
 class TestFineTuning:

@@ -22,16 +22,6 @@ def of_classes(outputs, truth):
     return Predictions(Target("classes", logs.shape[1]), logs, np.asarray(truth))
 
 
-def test_classes_by_hand():
-    # Truth 0 0 0 1; predicted 0 0 1 1. Recalls ⅔ and 1. F1 of class 0: 2·2/(4 + 0 + 1) = ⅘, of class 1:
-    # 2/(2 + 1) = ⅔. AUROC by the difference of the scores: class 1 has 2 there, the others −1, −2, 2: two of
-    # three below, one tied: 2½/3; for two classes it is the same for both.
-    scores = [[0, -1], [0, -2], [0, 2], [0, 2]]
-    found = measure_predictions(CLASSES, of_classes(scores, [0, 0, 0, 1]))
-    log_loss = -np.mean(np.log([special.expit(1), special.expit(2), special.expit(-2), special.expit(2)]))
-    assert found == pytest.approx([0.75, (2 / 3 + 1) / 2, (0.8 + 2 / 3) / 2, 2.5 / 3, log_loss])
-
-
 def test_what_is_not_defined_is_none():
     assert measure_predictions(["auroc"], of_classes([[1, 0], [0, 1]], [1, 1])) == [None]
     numbers = Predictions(Target("regression", 1, (0.0,), (1.0,)), np.zeros((2, 1)), np.array([3.0, 3.0]))

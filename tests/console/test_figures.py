@@ -11,7 +11,6 @@ from tests.small_runs import run_small, small_task
 
 import ipfl
 from ipfl.config.whole_config import Config
-from ipfl.console.auction import RankedContribution
 from ipfl.console.client_page import describe_round, ordinal
 from ipfl.console.figures import non_default_settings, thin
 from ipfl.console.pages import points
@@ -122,15 +121,8 @@ class TestWorkedRound:
 
 
 class TestWords:
-    def test_as_promised(self):
-        sums = {("paid", 2): 100, ("reward", 2): 140}
-        assert describe_round(sums, {2: True}, {2: RankedContribution(0.5, 3, 8)}) == (
-            "paid 100 for cluster 2, ranked 3rd of 8, earned 140"
-        )
-
     def test_of_a_method_without_market(self):
         assert describe_round({}, {-1: True}, {}) == "trained"
-        assert describe_round({}, {-1: False}, {}) == "was asked to train and delivered nothing"
 
     def test_reimbursement(self):
         sums = {("paid", 0): 10, ("reimbursement", 0): 4}

@@ -32,6 +32,9 @@ FORBIDDEN = (
     "opacus",
     "matplotlib",
     "pandas",
+    "scipy.stats",
+    "sklearn",
+    "flwr",
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 PLAIN_RUN = """

@@ -13,7 +13,6 @@ from ipfl.errors import InputError
 from ipfl.training.architectures import (
     CNN,
     MLP,
-    MODELS,
     ResNet8,
     model_factory,
 )
@@ -142,10 +141,3 @@ def test_a_one_hot_table_in_bytes_is_learned():
         clients.append((np.eye(6, dtype=np.uint8)[y], y))
     result = run_here(ipfl.Task.from_clients(clients), ipfl.method("fedavg"), rounds=12)
     assert result.personalized_accuracy == 1
-
-
-def test_names_are_those_of_the_config():
-    names = {"auto", "cnn", "small_cnn", "resnet8", "mlp", "softmax", "cnn1d", "lstm", "transformer"}
-    assert names == set(MODELS)
-    with pytest.raises(InputError, match="unknown model 'lstn'"):
-        model_factory("lstn")

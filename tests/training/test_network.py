@@ -58,18 +58,6 @@ class TestCNN:
         assert theirs.abs().max() > 0.1
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
-    def test_layers_of_the_paper(self):
-        # 28 → 14 → 7 by two pools: 64·7·7 = 3136.
-        module = CNN((28, 28, 1), 10)
-        shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-        assert shapes == {
-            "conv1.weight": (32, 1, 3, 3), "conv1.bias": (32,),
-            "conv2.weight": (64, 32, 3, 3), "conv2.bias": (64,),
-            "conv3.weight": (64, 64, 3, 3), "conv3.bias": (64,),
-            "hidden.weight": (128, 3136), "hidden.bias": (128,),
-            "out.weight": (10, 128), "out.bias": (10,),
-        }  # fmt: skip
-
     @pytest.mark.parametrize("shape", [(784,), (3, 8, 1), (8, 3, 1)])
     def test_features_and_small_images_are_refused(self, shape):
         with pytest.raises(InputError, match="use 'mlp' or 'softmax'"):
@@ -117,16 +105,6 @@ class TestFlatVector:
         ordinary = network.state_dict(network.read())["conv1.weight"]
         assert ordinary.is_contiguous()
         assert ordinary[0, 1, 0, 0] == 1
-
-
-class TestBuffers:
-    def test_float_buffers_travel_and_counters_stay(self):
-        network = build_network(Normed, (4,), 2, 0)
-        names = [slot.name for slot in network.slots]
-        assert names[-2:] == ["norm.running_mean", "norm.running_var"]
-        assert "norm.num_batches_tracked" not in names
-        # 4·3+3 inner, 3+3 norm, 3·2+2 out = 29 trained; 3+3 running figures more.
-        assert (network.trained, network.size) == (29, 35)
 
 
 class TestBuild:

@@ -16,7 +16,7 @@ from ipfl.client.private_client import PrivateClient
 from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import Record
 from ipfl.errors import InputError
-from ipfl.training.architectures import CNN, ResNet8, Softmax
+from ipfl.training.architectures import ResNet8, Softmax
 from ipfl.training.network import Network, build_network
 from ipfl.training.parts import PARTS
 from ipfl.training.sequence_models import Transformer
@@ -41,12 +41,6 @@ class TestWhere:
         assert network.part("body").stretches == (slice(0, 48), slice(66, 82))
         assert network.part("norms").stretches == (slice(32, 48), slice(66, 82))
         assert network.part("not norms").stretches == (slice(0, 32), slice(48, 66))
-
-    def test_of_the_papers_network(self):
-        network = build_network(CNN, (8, 8, 1), 10, 0)
-        assert names(network, "head") == ["out.weight", "out.bias"]
-        assert network.part("head").size == 128 * 10 + 10
-        assert network.part("body").size == network.size - 1290
 
     def test_norms_of_every_kind(self):
         assert all(

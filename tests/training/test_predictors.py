@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tests.federation import points
 
 from ipfl.data.federated import Samples
 from ipfl.results.client_model import make_model
@@ -26,11 +27,6 @@ def network() -> Network:
 def always(p: float) -> np.ndarray:
     """A model that gives class 0 the probability p, whatever it sees."""
     return np.array([0, 0, np.log(p), np.log(1 - p)], np.float32)
-
-
-def points(*pairs: tuple[float, int]) -> Samples:
-    x, y = zip(*pairs, strict=True)
-    return Samples(np.array(x, np.float32)[:, None], np.array(y, np.int64))
 
 
 class TestMixture:

@@ -12,6 +12,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.federation import points
 from torch import nn
 
 from ipfl.config.train_section import TrainConfig
@@ -22,11 +23,6 @@ from ipfl.training.network import Network, build_network
 from ipfl.training.sgd import Pull, evaluate, losses, mean_gradient, predictions, sgd
 
 ZERO = np.zeros(4, dtype=np.float32)
-
-
-def points(*pairs: tuple[float, int]) -> Samples:
-    x, y = zip(*pairs, strict=True)
-    return Samples(np.array(x, dtype=np.float32)[:, None], np.array(y, dtype=np.int64))
 
 
 def step(start, samples, *, pull=None, **settings):
@@ -169,11 +165,6 @@ class TestEvaluate:
 
 
 class TestMeanGradient:
-    def test_by_hand(self):
-        # The mean of the two gradients of `test_a_batch_is_a_mean`.
-        gradient = mean_gradient(softmax(), ZERO, points((2, 0), (4, 1)))
-        np.testing.assert_allclose(gradient, [0.5, -0.5, 0, 0], atol=1e-7)
-
     def test_finite_differences(self, monkeypatch):
         monkeypatch.setattr(train, "EVALUATION_BATCH", 3)  # 3 + 3 + 1: unequal weights
         rng = np.random.default_rng(1)
@@ -228,11 +219,10 @@ class TestObjective:
         class Partly(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.used, self.unused, self.frozen = nn.Linear(1, 2), nn.Linear(1, 2), nn.Linear(1, 2)
-                self.frozen.requires_grad_(False)
+                self.used, self.unused = nn.Linear(1, 2), nn.Linear(1, 2)
 
             def forward(self, x):
-                return self.used(x) + self.frozen(x)
+                return self.used(x)
 
         network = Network(Partly(), (1,))
         start, samples = network.read(), points((2, 0), (4, 1))

@@ -96,12 +96,6 @@ class TestStandardize:
         assert x.std() == pytest.approx(1, abs=1e-6)
         assert abs(training(task, 0).mean()) > 0.5
 
-    def test_each_client_alone(self) -> None:
-        task = made(table(), features=["size"], standardize="client")
-        for client in range(3):
-            assert training(task, client).mean() == pytest.approx(0, abs=1e-6)
-            assert training(task, client).std() == pytest.approx(1, abs=1e-6)
-
 
 class TestNewRows:
     def test_are_encoded_like_the_table(self) -> None:
