@@ -35,6 +35,8 @@ from ipfl.core import (
     Roster,
 )
 from ipfl.errors import InputError
+from ipfl.keep.run_audit import verify_run
+from ipfl.ledger.store import RunStore
 from ipfl.methods import method_class, method_reference
 from ipfl.training.task import Task
 
@@ -147,6 +149,7 @@ class TestFaults:
             )
             for workers in (0, 2)
         )
+        assert verify_run(RunStore.open(tmp_path / "2")) is None
         assert here.history == there.history
         assert digest(here.state) == digest(there.state)
         assert here.evaluations == there.evaluations  # but for the seconds of the last step

@@ -184,11 +184,6 @@ class TestCharge:
         assert (made.balances.tolist(), made.pool.tolist()) == ([5, 15], [10, 20])
         assert kinds(made) == ["bid"] * 4 + ["fee"] * 3 + ["refund"]
 
-    def test_who_is_served_pays_no_bid_that_it_could_not_afford(self) -> None:
-        made = manager([15], 2)
-        made.charge(made.collect_bids(np.array([[1, 0]])), Seating.empty((1, 2)), np.array([True]))
-        assert (made.balances.tolist(), made.pool.tolist()) == ([5], [0, 10])
-
     def test_bids_of_a_round_that_is_rolled_back(self) -> None:
         made = manager([15, 15], 1)
         made.return_bids(np.array([[0], [0]]))

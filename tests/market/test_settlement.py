@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ipfl.market.bank import TokenAccounts, TokenManager
-from ipfl.market.settlement import Served, SettlementRule, settle
+from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
 
 PRICE = 10
 NOW = SettlementRule("shortfall", eta=0.5, gamma=0.1)
@@ -87,6 +87,13 @@ def test_who_had_a_seat_and_earned_nothing_forfeits_its_price() -> None:
     accounts = manager([20])
     settle(accounts, NOW, served([0, 1], [0, 1], [0.0, -0.1]), {})
     assert accounts.balances.tolist() == [10, 10, 0, 0, 0]
+
+
+def test_what_payers_are_used_to_afterwards() -> None:
+    # 0.8·1 + 0.2·0.8 = 0.96 of who bid; who did not bid stays, and the first score is taken as it is.
+    usual, score = np.array([[1.0], [1.0], [np.nan]]), np.array([[0.8], [0.8], [0.4]])
+    bid = np.array([[True], [False], [True]])
+    np.testing.assert_allclose(usual_score_after(usual, score, bid), [[0.96], [1], [0.4]])
 
 
 class TestShortfall:

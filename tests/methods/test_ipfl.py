@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 from tests.federation import Played, ScriptedEngine, client, play_round, run_here, setup
-from tests.methods.shapley_oracle import exact_shapley
 from typer.testing import CliRunner
 
 import ipfl
@@ -180,6 +182,19 @@ class TestAlgorithm2:
         hits = lambda i, ask: Record({}, {"bids": [0], "hits": [float(i), 1.0], "n": 10})  # noqa: E731
         played = play(method, state_of(method), 1, hits)
         assert method.offer(played.state, 0).facts == {"totals": [28.0, 8.0]}  # 0 + 1 + … + 7
+
+
+def exact_shapley(value: Callable[[frozenset[int]], float], players: int) -> NDArray[np.float64]:
+    """Exact Shapley values by definition: each player's mean gain over all n! orders in which they may come.
+
+    `value` is v(C) of a coalition; Eq. eq_value2: L(θ_{t−1}) − L(θ_C).
+    """
+    orders, gains = list(permutations(range(players))), np.zeros(players)
+    for order in orders:
+        for place, player in enumerate(order):
+            before = frozenset(order[:place])
+            gains[player] += value(before | {player}) - value(before)
+    return gains / len(orders)
 
 
 class TestAlgorithm3:

@@ -151,9 +151,3 @@ class TestWhatIsNoMethod:
         with pytest.raises(InputError, match=r"unknown method 'fedavgg'; did you mean 'fedavg'\?") as error:
             ipfl.method("fedavgg")
         assert "module:Class" in str(error.value)
-
-
-def test_methods_of_this_package():
-    for name in METHODS:
-        assert method_class(name).name == name
-        assert method_reference(ipfl.method(name)) == name

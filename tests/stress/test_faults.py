@@ -1,8 +1,7 @@
-"""Faults, injected and survived: each kind alone and what must happen, then all together for long."""
+"""Faults, injected and survived: each kind alone and what must happen, all together in a killed run."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
@@ -12,10 +11,8 @@ import numpy as np
 import pytest
 from tests.play.killed_runs import die_at_call, is_killed, run_contents, run_six_rounds
 from tests.small_runs import ask_anything, run_small, small_engine, small_task
-from typer.testing import CliRunner
 
 import ipfl
-from ipfl.cli import app
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, Job
 from ipfl.config.run_config import FaultsConfig, StrategyConfig
@@ -184,8 +181,11 @@ class TestFates:
         assert self.kinds(engine) == [("worker_died", 0), ("worker_died", 1)]
 
     def test_answering_twice(self, task, workers, tmp_path):
-        answered, _, engine = self.played(task, workers, tmp_path, broken=1, broken_kinds=["duplicate"])
+        answered, remembered, engine = self.played(
+            task, workers, tmp_path, broken=1, broken_kinds=["duplicate"]
+        )
         assert answered == [[0, 1]] * 3
+        assert remembered == ["0 prepare", "0 train", "0 judge"], "it worked once"
         assert engine.discarded == 6
         assert self.kinds(engine) == [("second_answer", 0), ("second_answer", 1)] * 3
 
@@ -210,14 +210,6 @@ def test_a_late_reply_arrives_later_and_is_not_taken_for_another(task, workers, 
 
 class TestBrokenReplies:
     @pytest.mark.parametrize("kind", BROKEN)
-    def test_if_all_are_broken_nothing_is_learned(self, task, kind):
-        faults = FaultsConfig(broken=1, broken_kinds=[kind])
-        result = run_small(task, "ipfl-plus", rounds=3, faults=faults)
-        assert [line["rolled_back"] for line in result.history] == [True] * 3
-        start = task.network(0).read().tobytes()
-        assert {model.tobytes() for model in result.models.values()} == {start}
-
-    @pytest.mark.parametrize("kind", BROKEN)
     def test_if_some_are_the_others_count(self, task, kind):
         faults = FaultsConfig(broken=0.4, broken_kinds=[kind])
         result = run_small(task, "fedavg", rounds=6, faults=faults)
@@ -234,16 +226,6 @@ class TestBrokenReplies:
         assert np.abs(model).max() < 10
         assert model.tobytes() != task.network(0).read().tobytes()
 
-    @pytest.mark.parametrize("name", ["local", "ipfl-plus"])
-    def test_answers_that_come_twice_change_nothing(self, task, name):
-        faults = FaultsConfig(broken=1, broken_kinds=["duplicate"])
-        plain, twice = (run_small(task, name, rounds=3, faults=f) for f in (FaultsConfig(), faults))
-        for line in twice.history:
-            assert line["events"][-1].kind == "second_answer"
-        assert [{**line, "events": []} for line in plain.history] == [
-            {**line, "events": []} for line in twice.history
-        ]
-
 
 class Sleeper(Phases):
     """Client 2 takes its time to train in round 0."""
@@ -258,7 +240,7 @@ class Sleeper(Phases):
 
 
 class TestDeadline:
-    @pytest.mark.parametrize(("workers", "seconds"), [(0, 2.2), (1, 60), (2, 60)])
+    @pytest.mark.parametrize(("workers", "seconds"), [(0, 2.2), (2, 60)])
     def test_who_takes_longer_is_left_out(self, task, workers, seconds):
         clients = ipfl.ClientsConfig(deadline=2)
         result = run_small(task, Sleeper(seconds), rounds=2, clients=clients, workers=workers)
@@ -269,36 +251,22 @@ class TestDeadline:
 
 
 class TestSameEverywhere:
-    @pytest.mark.parametrize("name", ["ipfl-plus", "local"])
-    def test_workers_do_not_matter(self, task, name):
-        faults, train = FaultsConfig(**ALL), TrainConfig(per_round=4, min_clients=3)
-        here, there = (
-            run_small(task, name, rounds=12, train=train, faults=faults, workers=workers)
-            for workers in (0, 2)
-        )
-        assert here.history == there.history
-        assert {line.get("rolled_back", False) for line in here.history} == {True, False}
-        assert {n: m.tobytes() for n, m in here.models.items()} == {
-            n: m.tobytes() for n, m in there.models.items()
-        }
-
-    @pytest.mark.parametrize("name", ["local"])
-    def test_killed_and_resumed(self, task, name, tmp_path):
+    def test_killed_and_resumed(self, task, tmp_path):
         """Killed three times, at commits of rounds that count or are rolled back: the same result."""
         options = {
             "faults": FaultsConfig(**ALL),
             "train": TrainConfig(per_round=4, min_clients=3),
             "rounds": 10,
         }
-        run_six_rounds(task, name, tmp_path / "whole" / "run", **options)
+        run_six_rounds(task, "local", tmp_path / "whole" / "run", **options)
         whole = run_contents(tmp_path / "whole" / "run")
         rolled_back = [line["round"] for line in whole[2][1] if line.get("rolled_back")]
         assert 0 < len(rolled_back) < 10
         out = tmp_path / "run"
         for calls in (2, 2, 3):
             place = lambda n=calls: die_at_call(RunStore, "commit_round", n, after=True)  # noqa: E731
-            assert is_killed(task, name, out, place, **options)
-        run_six_rounds(task, name, out, resume=True, **options)
+            assert is_killed(task, "local", out, place, **options)
+        run_six_rounds(task, "local", out, resume=True, **options)
         assert run_contents(out) == whole
 
 
@@ -309,25 +277,3 @@ class TestConfig:
         assert re.findall(r"^\| `(\w+)` \|", injected, re.M) == list(FaultsConfig.model_fields)
         for kind in (*BROKEN, "duplicate", "before", "during", "after"):
             assert f"`{kind}`" in injected
-
-
-@pytest.mark.slow
-def test_many_rounds(tmp_path):
-    """In every round 30 % of the clients drop out and 5 % of the replies are broken; by the command line."""
-    workers, rounds = 2, 50
-    sets = [f"rounds={rounds}", "task.clients=8", "task.samples=20", "task.test_samples=20",
-            "task.model=softmax", "evaluate.every=100", "train.min_clients=3", "faults.dropout=0.3",
-            "faults.broken=0.05"]  # fmt: skip
-    options = [word for one in sets for word in ("--set", one)]
-    out = str(tmp_path / "run")
-    done = CliRunner().invoke(app, ["run", *options, "--workers", str(workers), "--quiet", "--out", out])
-    assert done.exit_code == 0, done.output
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert len(lines) == rounds
-    assert 0 < sum(line.get("rolled_back", False) for line in lines) < rounds / 2
-    checked = CliRunner().invoke(app, ["ledger", "verify", out])
-    assert checked.exit_code == 0, checked.output
-    assert f"{rounds} of {rounds} rounds verified" in checked.output
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert sum(summary["report"]["balances"]) == summary["report"]["issued"] >= 8 * rounds * 100
-    assert summary["personalized_accuracy"]["mean"] > 0.25  # it learned: guessing among ten classes is 0.1

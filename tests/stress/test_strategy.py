@@ -81,9 +81,6 @@ class TestChoice:
         probability = choice_probabilities(np.array([2 * math.log(3), 0.0]))
         np.testing.assert_allclose(probability, [0.95 * 3 / 4 + 0.025, 0.95 / 4 + 0.025])
 
-    def test_alike(self):
-        np.testing.assert_allclose(choice_probabilities(np.full(4, -7.0)), 1 / 4)
-
     def test_large_gains_do_not_overflow(self):
         np.testing.assert_allclose(choice_probabilities(np.array([1e9, 0.0])), [0.975, 0.025])
 
@@ -161,17 +158,12 @@ class TestActions:
         assert told.facts == {"n": 12}
         return told.params["cluster_0"] - MODEL
 
-    def test_train(self, inner):
-        assert self.sent(inner, "train").tolist() == [1, 1, 1]
-        assert known(inner)["trained"] == 1
-
-    def test_return(self, inner):
-        assert self.sent(inner, "return").tolist() == [0, 0, 0]
-        assert known(inner)["trained"] == 0
-        assert known(inner)["seated"] == 1
-
-    def test_replay(self, inner):
-        assert self.sent(inner, "replay").tolist() == [3, 0, 4]
+    @pytest.mark.parametrize(
+        ("action", "step"), [("train", [1, 1, 1]), ("return", [0, 0, 0]), ("replay", [3, 0, 4])]
+    )
+    def test_step_in_a_seat(self, inner, action, step):
+        assert self.sent(inner, action).tolist() == step
+        assert (known(inner)["seated"], known(inner)["trained"]) == (1, int(action == "train"))
 
     def test_replay_with_noise_of_the_same_length(self, inner):
         noise = self.sent(inner, "noise") - [3, 0, 4]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tests.federation import ZERO, answer_round, client, points, setup, train_round
+from tests.federation import ZERO, client, points, setup, train_round
 
 from ipfl.config.sections import AggregateConfig
 from ipfl.core import Record
@@ -80,14 +80,6 @@ class TestRound:
         ask = Record(learners(ZERO, SURE).named)
         reply, _ = FedEM(lr_factor=2.5).on_train(ask, Record(), client((2, 0)))
         np.testing.assert_allclose(reply.params["cluster_0"], [0.1, -0.1], rtol=1e-6)
-
-    def test_a_reply_with_one_invalid_learner_is_left_out_whole(self):
-        fine = {f"cluster_{m}": np.full(2, m + 1, np.float32) for m in (0, 1)}
-        broken = {"cluster_0": np.full(2, 9, np.float32), "cluster_1": np.full(2, np.nan, np.float32)}
-        replies = {0: Record(broken, {"n": 5}), 1: Record(fine, {"n": 1})}
-        done = answer_round(FedEM(), learners(ZERO, ZERO), replies)
-        assert [model.tolist() for model in done.state.models] == [[1, 1], [2, 2]]
-        assert done.kinds == [("invalid_reply", 0)]
 
 
 class TestMixtureWeights:

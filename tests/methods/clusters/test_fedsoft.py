@@ -116,17 +116,6 @@ class TestRound:
         assert done.state.importance == {0: (0.25, 0.75), 1: (1.0, 0.5)}
         assert done.state.sizes == {0: 7, 1: 2}
 
-    def test_invalid_replies_are_left_out_of_every_center(self):
-        before = state(A, B, importance={0: (0.5, 0.5), 1: (0.5, 0.5)}, sizes={0: 1, 1: 1})
-        replies = {
-            0: Record({"model": np.array([3, 4], np.float32)}, {"n": 1}),
-            1: Record({"model": np.array([np.nan, 0], np.float32)}, {"n": 1}),
-        }
-        done = answer_round(FedSoft(), before, replies, round=1)
-        assert [model.tolist() for model in done.state.models] == [[3, 4], [3, 4]]
-        assert done.kinds == [("invalid_reply", 1)]
-        assert [seat[3] for seat in done.seats] == [True, False, True, False]
-
 
 class TestDraw:
     def drawn(self, method: FedSoft, before: SoftClusters, clients: int, round: int) -> list[list[int]]:

@@ -94,9 +94,8 @@ class TestRound:
         [
             update(2, 9),
             Record({"cluster_0": B}, {"n": 1, "cluster": 1}),
-            update(0, np.nan),
         ],
-        ids=["no such cluster", "another's model", "nan"],
+        ids=["no such cluster", "another's model"],
     )
     def test_invalid_replies_are_left_out(self, broken):
         done = answer(IFCA(), start(A, B), {0: update(0, 5), 1: broken, 2: update(1, 7)})

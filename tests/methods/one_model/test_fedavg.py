@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tests import federation
-from tests.federation import Played, answer_round, first_ask
+from tests.federation import Played, answer_round, first_ask, run_here
 
 from ipfl.core import HasClusters, Record, Roster
 from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.methods.one_model.fedprox import FedProx
+from ipfl.methods.one_model.finetune import FineTune
+from ipfl.methods.personal.ditto import Ditto
 from ipfl.methods.shared.steps import draw_clients
+from ipfl.training.task import Task
 
 START = np.array([1, -1], np.float32)
 
@@ -41,24 +44,6 @@ class TestRound:
         assert done.seats == [(client, -1, "random", True) for client in (0, 1, 2)]
         assert done.events == []
 
-    @pytest.mark.parametrize(
-        "broken",
-        [
-            update(np.nan, 0, 4),
-            Record({"global": np.zeros(3, np.float32)}, {"n": 4}),
-            update(9, 9, 0),
-            None,
-        ],
-        ids=["nan", "long", "n=0", "no reply"],
-    )
-    def test_broken_replies_are_left_out(self, broken):
-        # Of the other two, 1 and 3 of 4 samples: (1·8 + 3·4)/4 = 5 and (1·0 + 3·(−8))/4 = −6.
-        replies = {0: update(8, 0, 1), 2: update(4, -8, 3)} | ({} if broken is None else {1: broken})
-        done = play(replies)
-        assert done.state.params.tolist() == [5, -6]
-        assert done.seats == [(client, -1, "random", client != 1) for client in (0, 1, 2)]
-        assert done.kinds == [("no_answer" if broken is None else "invalid_reply", 1)]
-
 
 class TestChoice:
     def test_as_many_as_the_budget_allows(self):
@@ -85,3 +70,15 @@ def test_everyone_is_offered_and_deploys_the_global_model():
     assert method.personalize(offer, Record(), None) is offer.params["global"] is state.params
     assert method.models(state) == {"global": state.params}
     assert not isinstance(method, HasClusters)
+
+
+def test_methods_whose_shared_model_is_that_of_fedavg():
+    """To the last bit: FedProx without pull and stragglers, and what only adds models of the clients' own."""
+    task = Task.load(clients=4, samples=20, test_samples=20, unseen=1, model="softmax")
+    plain = run_here(task, FedAvg(), rounds=3)
+    for method in (FedProx(mu=0), FineTune(), Ditto()):
+        found = run_here(task, method, rounds=3)
+        adds = not isinstance(method, FedProx)
+        assert (found.summary["personalized_accuracy"] != plain.summary["personalized_accuracy"]) == adds
+        assert found.models["global"].tobytes() == plain.models["global"].tobytes()
+        assert found.summary["global_accuracy"] == plain.summary["global_accuracy"]

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.federation import ZERO, client, first_ask, run_here, setup, sigma, train_round
+from tests.federation import ZERO, client, first_ask, setup, sigma, train_round
 
 from ipfl.core import Record
-from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.one_model.fedprox import FedProx
-from ipfl.training.task import Task
 
 
 def asked(method: FedProx, round: int = 0, clients: int = 4, per_round: int = 4, seed: int = 0):
@@ -68,13 +66,3 @@ def test_the_share_of_stragglers_is_kept(share, clients, per_round, round):
     again = asked(FedProx(stragglers=share), round, clients, per_round)
     assert {c: r.facts for c, r in sent.items()} == {c: r.facts for c, r in again.items()}
     assert set(sent) == set(asked(FedProx(), round, clients, per_round)), "stragglers change no choice"
-
-
-def test_without_pull_and_stragglers_it_is_fedavg():
-    task = Task.load(clients=4, samples=20, test_samples=5, model="softmax")
-    models = [
-        run_here(task, method, rounds=3).models["global"].tobytes()
-        for method in (FedAvg(), FedProx(mu=0), FedProx(mu=0.1))
-    ]
-    assert models[0] == models[1]
-    assert models[0] != models[2]

@@ -6,12 +6,10 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from tests.federation import ZERO, client, run_here, setup, sigma, train_round
+from tests.federation import ZERO, client, setup, sigma, train_round
 
 from ipfl.core import Record
-from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.one_model.finetune import FineTune
-from ipfl.training.task import Task
 
 
 def test_one_round_and_then_fine_tuning():
@@ -43,12 +41,3 @@ def test_epochs_and_steps_of_its_own(settings, expected):
     offer = Record({"global": ZERO})
     tuned = FineTune(**settings).personalize(offer, Record(), client((2, 0), epochs=2))
     np.testing.assert_allclose(tuned, [expected, -expected], rtol=1e-5)
-
-
-def test_rounds_are_those_of_fedavg_and_both_models_are_scored():
-    task = Task.load(clients=4, samples=20, test_samples=20, unseen=1, model="softmax")
-    tuned, plain = (run_here(task, method, rounds=3) for method in (FineTune(), FedAvg()))
-    assert tuned.models["global"].tobytes() == plain.models["global"].tobytes()
-    assert tuned.summary["global_accuracy"] == plain.summary["global_accuracy"]
-    assert tuned.last.personalized != tuned.last.shared
-    assert set(tuned.last.unseen) == set(task.data.unseen)

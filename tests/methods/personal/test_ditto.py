@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.federation import ZERO, client, run_here, setup, sigma, train_round
+from tests.federation import ZERO, client, setup, sigma, train_round
 
 from ipfl.client.runner import EVALUATE
 from ipfl.core import Record
-from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.personal.ditto import Ditto
-from ipfl.training.task import Task
 
 
 def test_two_rounds():
@@ -62,12 +60,3 @@ def test_a_client_that_was_chosen_deploys_its_own_as_it_is():
     own = np.array([3, 4], np.float32)
     mine = Record({"personal": own})
     assert Ditto().personalize(Record({"global": ZERO}), mine, client((2, 0))) is own
-
-
-def test_the_global_model_is_that_of_fedavg():
-    """Personal models are trained beside it and change nothing."""
-    task = Task.load(clients=4, samples=20, test_samples=20, unseen=1, model="softmax")
-    ditto, plain = (run_here(task, method, rounds=3) for method in (Ditto(), FedAvg()))
-    assert ditto.models["global"].tobytes() == plain.models["global"].tobytes()
-    assert ditto.summary["global_accuracy"] == plain.summary["global_accuracy"]
-    assert ditto.last.personalized != ditto.last.shared

@@ -87,14 +87,6 @@ class TestCloud:
         state = self.stored(fresh, method)
         assert clouds(method, state, roster=(0,)) == {0: clouds(method, state)[0]}
 
-    def test_invalid_models_are_not_stored(self, fresh):
-        method = attentive()
-        state = self.stored(fresh, method)
-        done = answer_round(method, state, {0: update(np.nan, 0), 1: update(5, 5)}, clients=3, round=1)
-        assert {i: done.state.models[i].tolist() for i in range(3)} == {0: [0, 0], 1: [5, 5], 2: [0, 2]}
-        assert done.seats == [(i, -1, "random", i == 1) for i in range(3)]
-        assert done.kinds == [("no_answer", 2), ("invalid_reply", 0)]
-
     def test_memory_does_not_grow_with_the_number_of_clients(self, fresh):
         """Two clients train, 40 have models: what is held are a few vectors for each of the two."""
         size, method = 100_000, FedAMP()

@@ -22,14 +22,6 @@ def test_most_varied_classes_first() -> None:
     assert varied_classes(F1, 9).tolist() == [0, 2, 1]
 
 
-def test_two_obvious_groups_are_told_apart() -> None:
-    everyone = np.arange(6)
-    found = initial_clusters(F1, everyone, everyone, 2, stream(0, "warmstart"), 2)
-    assert found[0] == found[2] == found[4]
-    assert found[1] == found[3] == found[5]
-    assert found[0] != found[1]
-
-
 def test_varied_classes_decide_not_the_noisy_rest() -> None:
     # Class 1 varies a little and across the groups; if only the most varied class counts, it cannot mislead.
     f1 = F1.copy()
