@@ -100,23 +100,7 @@ class TestFacts:
     @pytest.mark.parametrize("kind", [Whole, Count, Number, NonNegative, index_below(3)])
     @pytest.mark.parametrize(
         "value",
-        [
-            NAN,
-            INF,
-            -INF,
-            True,
-            "1",
-            None,
-            [1],
-            {},
-            2 * MAX_FACT,
-            -(10**400),
-            10**400,
-            1e300,
-            b"1",
-            1j,
-            np.int64(3),
-        ],
+        [NAN, INF, -INF, True, "1", None, [1], {}, 2 * MAX_FACT, -(10**400), 10**400, 1e300, b"1", 1j],
         ids=repr,
     )
     def test_never_valid(self, kind, value):
@@ -125,7 +109,7 @@ class TestFacts:
     @pytest.mark.parametrize(
         ("kind", "values"),
         [
-            (Whole, [-1, 1.0, 0.5, 10**9 + 1]),
+            (Whole, [-1, 1.0, 0.5, 10**9 + 1, np.int64(3)]),
             (Count, [0, -4, 1.0, 10**9 + 1, 2**53]),
             (NonNegative, [-1, -1e-9]),
             (PositiveShare, [0, -0.5, 1.5, 2]),

@@ -102,7 +102,7 @@ class TestOrder:
             ours.personalized_accuracy - theirs.personalized_accuracy
         )
         assert theirs.summary["pma"] is None
-        assert (ours.summary["reference"], theirs.summary["reference"]) == (label, None)
+        assert (ours.summary["reference"], theirs.summary["reference"]) == (methods.DEFAULT, None)
         assert written(tmp_path)["reference"] == read_plan(tmp_path).reference == label
 
     def test_clients_leave_what_is_no_better_than_the_reference(self):
