@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import groupby, islice
+from types import ModuleType
 
 import hypothesis
 import pytest
@@ -62,7 +63,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-_seen: set[str] = set()
+_seen: dict[str, ModuleType] = {}
 """Modules that were looked at: there are thousands, and thousands of tests."""
 
 
@@ -71,8 +72,10 @@ def own_code_is_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Modules that a test wrote and imported are imported afresh by the next one: many are called `mine`."""
     yield
     written = str(tmp_path_factory.getbasetemp())
-    for name in [name for name in sys.modules if name not in _seen]:
-        if (getattr(sys.modules[name], "__file__", None) or "").startswith(written):
+    for name, module in [*sys.modules.items()]:
+        if _seen.get(name) is module:
+            continue
+        if (getattr(module, "__file__", None) or "").startswith(written):
             del sys.modules[name]
         else:
-            _seen.add(name)
+            _seen[name] = module
