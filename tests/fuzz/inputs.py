@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,13 @@ def clean(read: Callable[[], Any]) -> Any:
     assert said.strip(), "an error that says nothing"
     assert len(said.splitlines()) == 1, f"not one line: {said}"
     return None
+
+
+def refused(read: Callable[[], Any], says: str | None = None) -> None:
+    """Something that was a fault once: what it is must be said in one line, in little memory."""
+    with little_memory(), pytest.raises(InputError, match=says) as caught:
+        read()
+    assert len(str(caught.value).splitlines()) == 1
 
 
 HUGE = [2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30, 10**400, -1]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from tests.fuzz.inputs import clean, edited, feed, hostile
+from tests.fuzz.inputs import clean, edited, feed, hostile, refused
 
 from ipfl.data import readers
 from ipfl.data.dataset import Dataset
@@ -174,6 +174,7 @@ def test_own_clients() -> None:
             X,
             [(X[0], 1), (X[1], 0)],
             [(X[0], "a")],
+            ([[1, 2], [3]], [0, 1]),
             [1],
             "ab",
             None,
@@ -194,3 +195,49 @@ def test_own_clients() -> None:
             data.parts(0)
 
     feed(200, clients, check)
+
+
+class TestFound:
+    """What fuzzing and reading found, each by itself."""
+
+    def refused(self, path: Path, content: bytes, says: str | None = None) -> None:
+        path.write_bytes(content)
+        refused(lambda: readers.read_npz(path), says)
+
+    def test_pickles_are_never_loaded(self, tmp_path: Path) -> None:
+        class Bomb:
+            def __reduce__(self) -> Any:
+                return (Path.touch, (tmp_path / "exploded",))
+
+        self.refused(tmp_path / "a.npz", npz(x=X, y=np.array([Bomb()] * 20)), "pickled objects")
+        assert not (tmp_path / "exploded").exists()
+
+    @pytest.mark.parametrize(
+        "shape", ["(10**12,)", "(1000000000000,)", "(2**40, 2**40)", "(0, -1)", "(20, True)"]
+    )
+    def test_an_array_that_claims_to_be_larger_than_it_is(self, tmp_path: Path, shape: str) -> None:
+        head = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}"
+        self.refused(tmp_path / "a.npz", zipped({"y.npy": member(head, b"\0" * 160)}), "cannot read")
+
+    def test_an_array_of_nothing_can_have_any_length(self, tmp_path: Path) -> None:
+        head = "{'descr': '<U0', 'fortran_order': False, 'shape': (1000000000000,)}"
+        names = {"x.npy": npy(X), "y.npy": npy(Y), "client.npy": member(head, b"")}
+        self.refused(tmp_path / "a.npz", zipped(names))
+
+    def test_bzip2_makes_gigabytes_of_a_kilobyte(self, tmp_path: Path) -> None:
+        bomb = zipped({"x.npy": bytes(2**24)}, zipfile.ZIP_BZIP2)  # 16 MB; 64 times as much is as short
+        assert len(bomb) < 1000
+        self.refused(tmp_path / "a.npz", bomb, "another way")
+
+    def test_sizes_that_no_archive_of_ours_has(self, tmp_path: Path) -> None:
+        bomb = bytearray(zipped({"x.npy": npy(X)}))
+        at = bomb.rindex(b"PK\x01\x02") + 24  # the size in the directory of the archive
+        bomb[at : at + 4] = (2**32 - 2).to_bytes(4, "little")
+        self.refused(tmp_path / "a.npz", bytes(bomb), "would unpack to 4294967294 bytes")
+
+    @pytest.mark.parametrize("high", [10**12, 2**63 - 1, 2**64 - 1])
+    def test_labels_that_would_need_a_huge_model(self, tmp_path: Path, high: int) -> None:
+        y = np.array([0] * 19 + [high], np.uint64)
+        self.refused(tmp_path / "a.npz", npz(x=X, y=y), "numbered from 0")
+        if high < 2**63:
+            refused(lambda: from_clients([(X, y.astype(np.int64))] * 2), "numbered from 0")

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
+from tests.fuzz.inputs import clean, edited, feed, hostile, refused
 
 from ipfl.core import EMPTY, Record
-from ipfl.errors import InputError
 from ipfl.results.finished import FinishedRun
 from ipfl.system.files import write_record
 from ipfl.training.architectures import model_factory
@@ -82,10 +81,8 @@ def test_offers(finished: Path) -> None:
     )
 
 
-def refused(folder: Path, says: str) -> None:
-    with little_memory(), pytest.raises(InputError, match=says) as caught:
-        FinishedRun.open(folder).personalize(*POINTS)
-    assert len(str(caught.value).splitlines()) == 1
+def opened(folder: Path) -> None:
+    FinishedRun.open(folder).personalize(*POINTS)
 
 
 @pytest.mark.parametrize(
@@ -105,19 +102,19 @@ def refused(folder: Path, says: str) -> None:
 )
 def test_summaries_that_do_not_fit(finished: Path, change: dict[str, Any], says: str) -> None:
     (finished / "summary.json").write_text(json.dumps(SUMMARY | change))
-    refused(finished, says)
+    refused(lambda: opened(finished), says)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "[]", "null"])
-def test_summaries_that_are_none(finished: Path, text: str) -> None:
-    (finished / "summary.json").write_text(text)
-    refused(finished, "is not the summary")
+def test_summaries_that_are_none(finished: Path) -> None:
+    for text in ("[" * 100_000, "9" * 5000, "[]", "null"):
+        (finished / "summary.json").write_text(text)
+        refused(lambda: opened(finished), "is not the summary")
 
 
 def test_a_huge_model_that_no_vector_vouches_for(finished: Path) -> None:
     write_record(finished / "offer.safetensors", EMPTY)
     (finished / "summary.json").write_text(json.dumps(SUMMARY | {"input_shape": [2**28]}))
-    refused(finished, "does not fit the model")
+    refused(lambda: opened(finished), "does not fit the model")
 
 
 @pytest.mark.parametrize(
@@ -136,5 +133,5 @@ def test_a_huge_model_that_no_vector_vouches_for(finished: Path) -> None:
     ],
 )
 def test_points_that_are_none(finished: Path, x: Any, y: Any) -> None:
-    with np.errstate(invalid="ignore"), pytest.raises(InputError):
-        FinishedRun.open(finished).personalize(x, y)
+    with np.errstate(invalid="ignore"):
+        refused(lambda: FinishedRun.open(finished).personalize(x, y))

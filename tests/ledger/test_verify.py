@@ -40,6 +40,12 @@ MARKET_RULES = {
 }
 """Who pays, for what, and who gets it."""
 
+NO_LINES = [
+    *("[]", "{", "9" * 5000, "[" * 5000, '{"loss": NaN}', '{"loss": 1e999}', '{"bids": [[1e999, 0, 0]]}'),
+    *('{"transfers": 5}', '{"a":' * 60 + "1" + "}" * 60),
+]
+"""What no round reported, damaged or on purpose."""
+
 
 def test_the_round_by_hand_is_true(place):
     assert verify_run(worked_run(place)) is None
@@ -110,8 +116,14 @@ def test_rules_that_cannot_be_replayed_are_found(place, rules, replay, words):
         ("UPDATE rounds SET checkpoint = 'other' WHERE round = 0", "round 0: .* not have the hash"),
         ("UPDATE rounds SET hash = 'other' WHERE round = -1", "opening: .* not have the hash"),
         ("UPDATE rounds SET line = '{}' WHERE round = 0", "round 0: .* it has bids, of which its line says"),
-        ("UPDATE rounds SET line = '[]' WHERE round = 0", "round 0: .* not what a round can report"),
-        ("UPDATE rounds SET line = '{' WHERE round = 0", "round 0: .* not what a round can report"),
+        *(
+            (f"UPDATE rounds SET line = '{line}' WHERE round = 0", "round 0: .* not what a round can report")
+            for line in NO_LINES
+        ),
+        (
+            f"UPDATE rounds SET line = '{{\"loss\": 1{'0' * 400}, ' || substr(line, 2) WHERE round = 0",
+            "round 0: .* larger than a database can hold",
+        ),
         ("UPDATE metrics SET value = 0.5 WHERE name = 'economy.gini'", "round 0: the metrics are not"),
         ("UPDATE run SET name = 'other'", "opening: the hash of the round before"),
         ("UPDATE clients SET client = 4 WHERE client = 5", "the clients of the run are not"),
