@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from tests.play.killed_runs import run_contents
 from tests.play.simulated_kills import TASK, Kill, PowerFailure, is_killed, play
-from tests.small_runs import small_task
+from tests.small_runs import InterruptAfter, run_small, small_task
 
 import ipfl
+from ipfl.errors import InputError
+from ipfl.keep.manifest import covered_files
 from ipfl.system import files
 
 FAILURES = int(os.environ.get("IPFL_POWER_FAILURES", "8"))
@@ -46,6 +48,32 @@ def test_a_power_failure_loses_no_committed_round(task: ipfl.Task, method: str, 
         shutil.rmtree(image.parent)
         shutil.rmtree(folder.parent)
     assert lost.total() > FAILURES / 2, "or nothing was lost and nothing is tested"
+
+
+@pytest.fixture(scope="module")
+def stopped(task: ipfl.Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of which two rounds of three are done."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(ipfl.Interrupted):
+        run_small(task, "ditto", folder, observer=InterruptAfter(1), rounds=3, seed=3)
+    return folder
+
+
+def test_a_misdirected_write_is_found_by_name_and_not_gone_on_from(
+    task: ipfl.Task, stopped: Path, tmp_path: Path
+) -> None:
+    """A sector of each file lands in the next one."""
+    paths = [path for path in covered_files(stopped) if path.startswith(("checkpoint", "memory"))]
+    assert {path.split("/")[0] for path in paths} == {"checkpoint", "memory"}
+    for number, (source, target) in enumerate(zip(paths, [*paths[1:], paths[0]], strict=True)):
+        folder = tmp_path / str(number) / "run"
+        shutil.copytree(stopped, folder)
+        shutil.copy(stopped.parent / "signing.key", folder.parent)
+        with (folder / target).open("r+b") as file:
+            file.seek(512)
+            file.write((folder / source).read_bytes()[-512:])
+        with pytest.raises(InputError, match=f"{target} is not the file that round"):
+            run_small(task, "ditto", folder, resume=True, rounds=3, seed=3)
 
 
 class ShortWrites(FileIO):
