@@ -198,14 +198,16 @@ def bids_by_client(done: Played) -> dict[int, list[int]]:
     return found
 
 
-def test_the_replay_of_its_record_moves_the_same_tokens() -> None:
-    """Two rounds from the opening on, by the record alone."""
-    state = METHOD.init(setup(4, 4, balances={2: 12, 3: 15}))
-    replay = METHOD.replay(METHOD.rules(state), range(4))
-    assert replay.opening() == ReplayedRound(METHOD.opening_transfers(state))
+@pytest.mark.parametrize("incentive", [True, False])
+def test_the_replay_of_its_record_moves_the_same_tokens(incentive: bool) -> None:
+    """Four rounds from the opening on, by the record alone."""
+    method = dataclasses.replace(METHOD, incentive=incentive)
+    state = method.init(setup(4, 4, balances={2: 12, 3: 15}))
+    replay = method.replay(method.rules(state), range(4))
+    assert replay.opening() == ReplayedRound(method.opening_transfers(state))
     script = {**SCRIPT, "train": echo, "appraise": all_right}
     for round in range(4):
-        done = play_round(METHOD, state, ScriptedEngine(script), 4, round).done
+        done = play_round(method, state, ScriptedEngine(script), 4, round).done
         line = {**done.market.line(), "seats": done.seats}
         assert replay.round(line) == ReplayedRound(tuple(done.market.transfers))
         state = done.state

@@ -79,19 +79,6 @@ class TestOwnClass:
         assert (folder / "whole" / "metrics.jsonl").read_bytes() == before
         assert type(FinishedRun.open(folder / "whole", trust=True).method) is method_class(TEMPLATE)
 
-    def test_compared_with_others(self, folder):
-        labels = [TEMPLATE, f"{TEMPLATE}:share=0", "fedavg"]
-        invoke("compare", "--methods", ",".join(labels), "--out", "compared", "--workers", "0")
-        accuracy = self.accuracies(folder / "compared")
-        assert list(accuracy) == labels
-        assert accuracy[labels[1]] == accuracy["fedavg"], (
-            "without a share of its own model a client has FedAvg's"
-        )
-
-    def accuracies(self, folder: Path) -> dict[str, dict[str, float]]:
-        content = json.loads((folder / "compare.json").read_text())
-        return {label: entry["personalized_accuracy"] for label, entry in content["methods"].items()}
-
     def test_its_settings_are_shown(self, folder):
         assert "share" in invoke("methods", TEMPLATE, sets=[])
         shown = invoke("run", "--show-config", sets=[f"method.name={TEMPLATE}"])

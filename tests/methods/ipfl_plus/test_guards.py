@@ -295,6 +295,8 @@ class TestRobust:
         assert {row.psi for row in lazy} == {0}
         assert not [row for one in done for row in moved(one, "reward") if row[0] in (0, 1)]
         assert (state.accounts.earned[2:] > 0).all()
+        assert [len(steps) for steps in state.clusters.last_steps] == [5, 5], "the last five are remembered"
+        assert all(direction is not None and direction.any() for direction in state.clusters.directions)
         self.replay(method_, state, done)
 
     def replay(self, method_: IPFLPlus, state: MarketState, done: list[Played]) -> None:
@@ -352,12 +354,6 @@ class TestRobust:
         own = {row.client: row.psi for row in first.done.market.contributions}
         assert own[1] == 0
         assert own[0] != 0
-
-    def test_the_server_remembers_directions_and_the_last_five_steps(self):
-        script = HONEST | {"train": self.updates(lambda client, ask: Record(ask.params, {"n": 10}))}
-        state, _, _ = play(IPFLPlus(), 8, script, size=self.SIZE)
-        assert [len(steps) for steps in state.clusters.last_steps] == [5, 5]
-        assert all(direction is not None and direction.any() for direction in state.clusters.directions)
 
     def test_private_updates_are_not_taken_for_noise(self):
         """With noise for privacy all updates look untrained: only where that is declared do models move."""

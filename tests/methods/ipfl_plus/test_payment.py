@@ -102,31 +102,27 @@ class TestAccess:
 
 
 class TestWillingPayers:
-    def test_in_the_first_round_only_seats_are_paid_for(self):
+    @pytest.mark.parametrize(
+        ("subsidy", "alone", "two"),
+        # 133⅓ and 266⅔ are whole tokens by the largest remainder.
+        [(0, [300], [100, 200]), (0.5, [350], [133, 267])],
+    )
+    def test_in_the_first_round_only_seats_are_paid_for(self, subsidy, alone, two):
         # Nobody was asked, so nobody was served. Three payers in each cluster. Positive is who adds more than
-        # the mean of the two others; ranks among those alone.
-        state, (first,), _ = play(market(), 1, HONEST)
+        # the mean of the two others; ranks among those alone. With half a price issued for each that earns,
+        # one earns 300 + 50, and two share 300 + 100 by rank.
+        state, (first,), _ = play(market(payment={"subsidy": subsidy}), 1, HONEST)
         assert len(moved(first, "fee")) == 6
-        for k in (0, 1):
-            ids = sorted(seat.client for seat in first.done.seats if seat.cluster == k)
-            good = [i for i in ids if i > np.mean([j for j in ids if j != i])]
-            wages = [300] if len(good) == 1 else [100, 200]
-            expected = dict.fromkeys(ids, -100)
-            for i, wage in zip(good, wages, strict=True):
-                expected[i] += wage
-            assert {i: int(state.accounts.balances[i]) - OPENING for i in ids} == expected
-
-    def test_subsidy_is_issued_for_those_that_earn_and_shared_by_rank(self):
-        # As above, with half a price issued for each provider that earns: one earns 300 + 50, two share
-        # 300 + 100 by rank: 133⅓ and 266⅔, whole tokens by the largest remainder: 133 and 267.
-        state, (first,), _ = play(market(payment={"subsidy": 0.5}), 1, HONEST)
         issued = [row for row in first.done.market.transfers if row.source == ISSUER]
         for k in (0, 1):
             ids = sorted(seat.client for seat in first.done.seats if seat.cluster == k)
             good = [i for i in ids if i > np.mean([j for j in ids if j != i])]
-            assert [(row.client, row.amount) for row in issued if row.cluster == k] == [(i, 50) for i in good]
-            wages = [350] if len(good) == 1 else [133, 267]
-            assert [int(state.accounts.balances[i]) - OPENING + 100 for i in good] == wages
+            subsidised = [(row.client, row.amount) for row in issued if row.cluster == k]
+            assert subsidised == [(i, 50) for i in good if subsidy]
+            expected = dict.fromkeys(ids, -100)
+            for i, wage in zip(good, alone if len(good) == 1 else two, strict=True):
+                expected[i] += wage
+            assert {i: int(state.accounts.balances[i]) - OPENING for i in ids} == expected
         assert state.accounts.issued == 8 * OPENING + 50 * len(issued)
 
     def test_everyone_pays_for_its_bids_whether_it_has_a_seat_or_not(self):
