@@ -316,10 +316,6 @@ class TestProcess:
 
 
 class TestResume:
-    def test_what_does_not_go_with_it(self, tmp_path):
-        assert "no run to resume" in refused("run", "--resume", tmp_path / "nothing")
-        assert "keeps the settings" in refused("run", "--resume", tmp_path, "--set", "rounds=3")
-
     def test_a_run_that_was_begun_in_python(self, tmp_path):
         """Its header has a config, and the task if a config can say it: one data set and one seed for all."""
         own = Task.from_clients([([[0.0], [1.0]] * 4, [0, 1] * 4)] * 2, model="softmax")

@@ -8,22 +8,14 @@ import sys
 import pytest
 from tests.cli.test_cli import refused
 
-LOCAL_ONLY = "[adversary] and [faults] need the local engine: no other one can make clients fail"
 
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--set", "adversary.share=0.5"], LOCAL_ONLY),
-        (["--set", "faults.dropout=0.1"], LOCAL_ONLY),
-        (["--set", "faults.broken=0.1"], LOCAL_ONLY),
-    ],
-)
-def test_before_anything_is_started(tmp_path, words, why):
+@pytest.mark.parametrize("setting", ["adversary.share=0.5", "faults.dropout=0.1", "faults.broken=0.1"])
+def test_before_anything_is_started(tmp_path, setting):
     """One line, no results."""
     out = tmp_path / "run"
-    few = ["--set", "task.clients=4", "--engine", "flower", "--out", out]
-    assert refused("run", *few, *words) == f"error: {why}\n"
+    said = refused("run", "--set", "task.clients=4", "--set", setting, "--engine", "flower", "--out", out)
+    why = "[adversary] and [faults] need the local engine: no other one can make clients fail"
+    assert said == f"error: {why}\n"
     assert not out.exists()
 
 

@@ -70,19 +70,8 @@ def test_what_others_install(tmp_path):
         shutil.copy(ROOT / name, tmp_path / "source")
     shutil.copytree(ROOT / "src", tmp_path / "source" / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "experiments/paper", tmp_path / "source" / "experiments/paper")
-    build = [
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "-t",
-        "wheel",
-        "-t",
-        "sdist",
-        "-d",
-        tmp_path / "dist",
-    ]
-    subprocess.run(build, cwd=tmp_path / "source", check=True, capture_output=True)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d"]
+    subprocess.run([*build, tmp_path / "dist"], cwd=tmp_path / "source", check=True, capture_output=True)
     wheel, sdist = sorted((tmp_path / "dist").iterdir())
     assert (wheel.suffix, sdist.suffix) == (".whl", ".gz")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

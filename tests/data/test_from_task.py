@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections import Counter
 from typing import Any
 
@@ -30,28 +28,28 @@ def numbered(train: int = 400, test: int = 100, classes: int = 10, **more: Any) 
     return Dataset("numbered", *pool(train), *pool(test), classes, **more)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _mine() -> Any:
-    module = types.ModuleType("mine")
-    module.small = numbered  # type: ignore[attr-defined]
-    module.people = lambda: numbered(  # type: ignore[attr-defined]
-        group_train=np.arange(400) % 20, group_test=np.arange(100) % 20
-    )
+def people() -> Dataset:
+    return numbered(group_train=np.arange(400) % 20, group_test=np.arange(100) % 20)
+
+
+def rows() -> Dataset:
     x, y = np.zeros((40, 3), np.float32), np.arange(40) % 2
-    module.rows = lambda: Dataset("rows", x, y, x, y, 2)  # type: ignore[attr-defined]
-    module.number = 3  # type: ignore[attr-defined]
-    module.nothing = lambda: None  # type: ignore[attr-defined]
-    sys.modules["mine"] = module
-    yield
-    del sys.modules["mine"]
+    return Dataset("rows", x, y, x, y, 2)
+
+
+def nothing() -> None:
+    """No data set."""
 
 
 def made(seed: int = 0, **task: Any) -> PartitionedDataset:
-    found = federate(TaskConfig(**{"dataset": "mine:small", "samples": 20, "clients": 10, **task}), seed)
+    found = federate(
+        TaskConfig(**{"dataset": f"{__name__}:numbered", "samples": 20, "clients": 10, **task}), seed
+    )
     assert isinstance(found, PartitionedDataset)
     return found
 
 
+PEOPLE = f"{__name__}:people"
 NATURAL = {"distributions": "natural", "partition": "natural"}
 
 
@@ -222,7 +220,7 @@ def test_server_and_test_pool_per_distribution() -> None:
 
 def test_natural_clients_are_people() -> None:
     # 20 people with 20 training and 5 test points each; person g has the numbers g, g + 20, …
-    data = made(dataset="mine:people", **NATURAL, samples=10)
+    data = made(dataset=PEOPLE, **NATURAL, samples=10)
     people = []
     for points in data.allocation.clients:
         (person,) = {int(i) % 20 for i in np.concatenate([points.train.index, points.probe.index])}
@@ -234,19 +232,19 @@ def test_natural_clients_are_people() -> None:
 
 
 def test_natural_takes_all_people_in_their_order_and_says_how_many() -> None:
-    data = made(dataset="mine:people", partition="natural", clients=None)
+    data = made(dataset=PEOPLE, partition="natural", clients=None)
     assert len(data.clients) == 20
     assert data.notes == ("numbered: 20 clients, all there are",)
     # Point p belongs to person p mod 20, who is client p mod 20.
     for client in data.clients:
         assert set((data.allocation.clients[client].train.index % 20).tolist()) == {client}
-    assert made(dataset="mine:people", partition="natural", clients=5).notes == ()
+    assert made(dataset=PEOPLE, partition="natural", clients=5).notes == ()
     with pytest.raises(InputError, match="unseen = 20 of 20 clients"):
-        made(dataset="mine:people", partition="natural", clients=None, unseen=20)
+        made(dataset=PEOPLE, partition="natural", clients=None, unseen=20)
 
 
 def test_natural_server_has_points_of_nobody() -> None:
-    data = made(dataset="mine:people", **NATURAL, samples=10, server_samples=30)
+    data = made(dataset=PEOPLE, **NATURAL, samples=10, server_samples=30)
     used = {int(i) for s in data.allocation.clients for i in np.concatenate([s.train.index, s.probe.index])}
     assert not used & {int(i) for i in data.allocation.server[0].index}
     assert len(data.allocation.server[0]) == 30
@@ -273,7 +271,7 @@ def test_natural_server_has_points_of_nobody() -> None:
         ({"partition": "natural"}, "does not say whose points they are"),
         (NATURAL, "whose points they are"),
         (
-            {"dataset": "mine:people", "distributions": "natural", "partition": "natural", "clients": 21},
+            {"dataset": PEOPLE, "distributions": "natural", "partition": "natural", "clients": 21},
             "has 20",
         ),
         ({"distributions": "halves", "partition": "classes:2"}, "chooses classes"),
@@ -287,11 +285,11 @@ def test_natural_server_has_points_of_nobody() -> None:
         ({"distributions": "halves:2"}, "takes no number"),
         ({"distributions": "rotate"}, "did you mean 'rotated'"),
         ({"dataset": "digitz"}, "did you mean 'digits'"),
-        ({"dataset": "mine:rows", "distributions": "rotated"}, "needs square images"),
+        ({"dataset": f"{__name__}:rows", "distributions": "rotated"}, "needs square images"),
         ({"dataset": "nowhere:f"}, "cannot be imported"),
-        ({"dataset": "mine:absent"}, "cannot be imported"),
-        ({"dataset": "mine:number"}, "not callable"),
-        ({"dataset": "mine:nothing"}, "returned NoneType"),
+        ({"dataset": f"{__name__}:absent"}, "cannot be imported"),
+        ({"dataset": f"{__name__}:PEOPLE"}, "not callable"),
+        ({"dataset": f"{__name__}:nothing"}, "returned NoneType"),
     ],
 )
 def test_what_does_not_go_together_says_so_in_one_line(task: dict[str, Any], says: str) -> None:
