@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.persons import RIGHT, WRONG, person
-from tests.federation import ZERO, sigma
+from tests.federation import ZERO, client, points, sigma
 from torch import nn
 
 from ipfl.client.client import Client
@@ -53,17 +53,14 @@ def test_which_points_count(parts, held_back, trained):
 
 
 class TestFineTuning:
-    def test_a_quarter_of_the_way_with_points_of_all_classes(self, monkeypatch):
-        # A quarter of the way from (−1, 1) to (1, −1).
+    def test_a_quarter_of_the_way_and_more_of_it_with_few_classes(self, monkeypatch):
+        """From (−1, 1) to (1, −1): a way of 2."""
         monkeypatch.setattr(Client, "train", lambda *_, **__: RIGHT)
-        me = person([(2, 0), (2, 1)], goal=[(1, 0), (1, 1)])
-        np.testing.assert_allclose(some_of_the_way(me, WRONG), [-0.5, 0.5], rtol=1e-6)
-
-    def test_more_of_it_with_few_of_them(self, monkeypatch):
-        # One of two classes: r = 1/2, and 1.25·(1 − 1/2) = 0.625 of the way of 2.
-        monkeypatch.setattr(Client, "train", lambda *_, **__: RIGHT)
-        me = person([(2, 0), (2, 0)], goal=[(1, 0)])
-        np.testing.assert_allclose(some_of_the_way(me, WRONG), [0.25, -0.25], rtol=1e-6)
+        both = person([(2, 0), (2, 1)], goal=[(1, 0), (1, 1)])
+        np.testing.assert_allclose(some_of_the_way(both, WRONG), [-0.5, 0.5], rtol=1e-6)
+        # One of two classes: r = 1/2, and 1.25·(1 − 1/2) = 0.625 of the way.
+        one = person([(2, 0), (2, 0)], goal=[(1, 0)])
+        np.testing.assert_allclose(some_of_the_way(one, WRONG), [0.25, -0.25], rtol=1e-6)
 
     def test_who_goes_most_of_the_way_trains_longer_and_who_goes_all_of_it_in_larger_steps(self, monkeypatch):
         trained = []
@@ -92,6 +89,12 @@ class TestFineTuning:
         me = person([(2, 0)], goal=[(2, 0), (1, 0)])
         empty = replace(me, parts=replace(me.parts, train=me.parts.test))
         assert some_of_the_way(empty, RIGHT).tolist() == RIGHT.tolist()
+
+    def test_training_on_some_points_only(self):
+        # At w = 0 the gradient of (2, class 0) is (−1, 1), of (2, class 1) the opposite: together nothing.
+        me = client((2, 0), (2, 1))
+        np.testing.assert_allclose(me.train(ZERO), [0, 0], atol=1e-8)
+        np.testing.assert_allclose(me.train(ZERO, on=points((2, 0))), [0.1, -0.1], rtol=1e-6)
 
     def test_held_back_points_are_trained_on_if_nobody_else_decides_by_them(self, monkeypatch):
         trained_on = []

@@ -4,7 +4,6 @@ One browser and one server for all tests. One of them adds rounds to a run.
 """
 
 import json
-import os
 import re
 import shutil
 import threading
@@ -23,8 +22,6 @@ from ipfl.ledger.store import RunStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.waits]
 AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text()
-SHOTS = os.environ.get("IPFL_SCREENSHOTS")
-"""A folder: every page is photographed into it."""
 IPFL, FEDAVG = "both~ipfl-plus~seed-0", "both~fedavg~seed-0"
 
 
@@ -89,11 +86,6 @@ def phone(chromium, address, token):
     return signed_in(chromium, address, token, "phone", "dark")
 
 
-def shoot(page, name):
-    if SHOTS:
-        page.screenshot(path=f"{SHOTS}/console-{name}.png", full_page=True)
-
-
 CUT_OFF = """[...document.querySelectorAll(".card, .scroll")]
     .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.innerText.slice(0, 40))"""
 """Parts of a page that are wider than their frame."""
@@ -114,7 +106,6 @@ PAGES = {
 def test_page_is_whole_accessible_and_not_too_wide(request, address, name, width):
     page = request.getfixturevalue(width)
     visit(page, address + PAGES[name])
-    shoot(page, f"{name}-{width}")
     # Every chart of a recorded run has something to show.
     if name in ("run", "client", "compare"):
         assert page.locator("[data-chart]:not(:has(canvas))").count() == 0

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.federation import sigma
 from torch import nn
 
 from ipfl.config.train_section import TrainConfig
@@ -67,6 +68,10 @@ class TestScores:
         samples = Samples(np.ones((2, 1), np.float32), np.array([14.0, 2.0], np.float32))
         table = log_scores(linear(NUMBERS, 1), np.ones(1, np.float32), samples)
         np.testing.assert_allclose(table, [[0], [-9]], atol=1e-6)
+        # Classes: logits (2, −2) at x = 2 give σ(4) and σ(−4); at x = 0 two halves.
+        samples = Samples(np.array([[2.0], [0.0]], np.float32), np.array([1, 0]))
+        table = log_scores(linear(Target("classes", 2), 2), np.array([1, -1], np.float32), samples)
+        np.testing.assert_allclose(np.exp(table), [[sigma(4), sigma(-4)], [0.5, 0.5]], rtol=1e-5)
 
 
 class TestLosses:
