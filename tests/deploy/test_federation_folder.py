@@ -201,12 +201,6 @@ def test_init_says_who_reaches_the_server_and_no_secret(
     assert not any(line in output for line in folder.node_folder(0).private_key.read_text().splitlines())
 
 
-def test_init_refuses_what_is_no_host(tmp_path: Path) -> None:
-    code, output = run("init", str(tmp_path / "site"), "--host", "no host")
-    assert (code, (tmp_path / "site").exists()) == (2, False)
-    assert "'no host' is neither a host name nor an IP address" in output
-
-
 @pytest.mark.parametrize(
     ("config", "refusal"),
     [

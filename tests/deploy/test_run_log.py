@@ -23,10 +23,3 @@ def test_what_is_printed_is_one_line_and_is_read_as_it_was(
     print_line(text, kind)
     (line,) = capsys.readouterr().out.splitlines()
     assert read_line(line) == (kind, said)
-
-
-@pytest.mark.parametrize(
-    "line", ["", "INFO :      Start `flwr-serverapp` process", "error: x", "INFO : ipfl: quoted", "ipfl:"]
-)
-def test_other_lines_are_none_of_ours(line: str) -> None:
-    assert read_line(line) is None

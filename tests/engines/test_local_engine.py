@@ -210,7 +210,7 @@ class TestMemory:
         assert mp.active_children() == []
 
 
-class Malformed(Method):
+class Malformed(Probe):
     """Clients whose replies are no records, each another one; the last one is honest."""
 
     name = "malformed"
@@ -224,21 +224,12 @@ class Malformed(Method):
         Record({}, {"n": 3}),
     )
 
-    def init(self, setup):
-        return setup.params
-
     def round(self, state, roster, round):
         yield Ask("do", everyone(clients=roster.clients), ReplySchema({"n": Whole}))
         return Round(state)
 
-    def offer(self, state, client):
-        return Record({"global": state})
-
     def on_do(self, ask, mine, me):
         return self.replies[me.id], mine
-
-    def personalize(self, offer, mine, me):
-        return offer.params["global"]
 
 
 def test_malformed_replies_are_the_same_events_for_any_number_of_workers(task):

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from tests.fuzz.inputs import SCALARS, TREES, clean, edited, feed, hostile, refused
-from typer.testing import CliRunner
 
-from ipfl.cli import app
 from ipfl.config.whole_config import Config
 from ipfl.report.config_text import commented_toml
 from ipfl.training.task import Task
@@ -28,8 +26,9 @@ KEYS += ["", *"seed rounds method.clusters method.payment.price task method . a.
 
 
 def used(config: Config | None) -> None:
-    """What every command does with a config: it builds the method and writes both down."""
+    """What every command does with a config: it shows it, builds the method and writes both down."""
     if config is not None:
+        clean(lambda: commented_toml(config))
         method = clean(config.build_method)
         if method is not None:
             json.dumps(config.record([method]))
@@ -121,22 +120,6 @@ def test_tasks() -> None:
             task.data.parts(task.data.clients[0])
 
     feed(100, st.lists(field, min_size=1, max_size=4).map(dict), check)
-
-
-@pytest.mark.slow
-def test_command_line(tmp_path: Path) -> None:
-    """Exit code 2 and one line on stderr, or a config that is shown."""
-    path = tmp_path / "c.toml"
-
-    def check(given: tuple[bytes, list[str]]) -> None:
-        path.write_bytes(given[0])
-        sets = [word for setting in given[1] for word in ("--set", setting)]
-        done = CliRunner().invoke(app, ["run", str(path), "--show-config", *sets])
-        assert done.exit_code in (0, 2), done.stderr
-        assert done.exit_code == 0 or (done.stderr.startswith("error: ") and done.stderr.count("\n") == 1)
-
-    sets = st.lists(st.builds("{}={}".format, st.sampled_from(KEYS), WORTH), max_size=2)
-    feed(100, st.tuples(edited([SHORT], TOML) | st.just(SHORT), sets), check)
 
 
 class TestFound:

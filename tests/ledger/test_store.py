@@ -6,12 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from tests.ledger.example_runs import BALANCES, HEADER, LINE, RULES, worked_run
+from tests.ledger.example_runs import BALANCES, HEADER, LINE, opened_run, worked_run
 
 from ipfl.errors import InputError
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.store import RunStore
-from ipfl.market.bank import opening_transfers
 
 
 def count(store, table):
@@ -62,8 +61,7 @@ def test_every_row_has_its_table(place):
 
 def test_whoever_posts_a_round_again_changes_nothing(place):
     """As after a commit whose result is not known; even at the same time."""
-    store = RunStore.create(place, "raced", HEADER)
-    store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
+    store = opened_run(place)
     with ThreadPoolExecutor(4) as pool:
         done = [pool.submit(RunStore.open(place).commit_round, 0, LINE) for _ in range(4)]
         assert [one.result() for one in done] == [None] * 4
@@ -145,9 +143,3 @@ def test_a_store_of_another_format_is_refused(place, change):
     words = r"is no run store, or of another version of ipfl \(format [06]; this one reads format 5\)$"
     with pytest.raises(InputError, match=words):
         RunStore.open(place)
-
-
-def test_no_store_where_none_was_made(place):
-    with pytest.raises(InputError, match="there is no run store"):
-        RunStore.open(place)
-    assert not place.exists()

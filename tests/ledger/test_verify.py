@@ -66,7 +66,6 @@ def test_a_run_without_rounds_is_true(place):
         ),
         (RULES | {"clusters": 2**15}, IPFLPlus.replay, "not those of a market: 32768 clusters"),
         (RULES | {"eta": "much"}, IPFLPlus.replay, "not those of a market: could not convert"),
-        (RULES, None, "the run has a market whose rules are not known here"),
     ],
 )
 def test_rules_that_cannot_be_replayed_are_found(place, rules, replay, words):

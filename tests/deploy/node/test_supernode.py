@@ -98,12 +98,6 @@ WORK = "import pathlib, time\nfor _ in range(10):\n    pathlib.Path({!r}).touch(
 
 
 class TestSilence:
-    def test_of_a_process_that_runs_and_does_nothing(self, tmp_path):
-        (tmp_path / "heartbeat").touch()
-        with Processes(tmp_path) as processes:
-            processes.start("supernode", SLEEP, os.environ, tmp_path)
-            assert wait_until_silent(processes, tmp_path / "heartbeat", 0.3)
-
     def test_there_is_none_while_it_works(self, tmp_path):
         """It works for about a second, longer than it may be silent, and ends."""
         file = tmp_path / "heartbeat"

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import ssl
-import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -32,7 +31,6 @@ from ipfl.deploy.server.front import (
 )
 from ipfl.deploy.server.proxy import LOG_LINES_PER_MINUTE, Gate, PeerLimits, Proxy, RefusalLog, RefusedError
 from ipfl.deploy.server.superexec_process import start_task
-from ipfl.deploy.server.superlink_process import reserve_socket
 from ipfl.deploy.settings_files import ServerSettings
 
 OPERATOR_ROUTES = [
@@ -355,13 +353,6 @@ def test_a_node_pushes_only_replies_of_its_own() -> None:
             NODES.check_body(b"/v1/fleet/push-messages", body)
 
 
-def test_the_routes_exist_in_this_version_of_flower() -> None:
-    from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
-
-    known = {path.encode() for method, path in PROTOBUF_REQUEST_TYPES if method == "POST"}
-    assert known >= NODE_ROUTES | TASK_ROUTES | {path.encode() for path in OPERATOR_ROUTES}
-
-
 def test_refusals_cannot_fill_the_log() -> None:
     lines: list[str] = []
     now = [0.0]
@@ -372,14 +363,6 @@ def test_refusals_cannot_fill_the_log() -> None:
     now[0] = 61.0
     log.add("10.0.0.1", "y")
     assert lines[-2:] == ["refused 970 more requests in the minute before", "refused 10.0.0.1: y"]
-
-
-def test_the_socket_of_the_superlink_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    reserve_socket("a.sock")
-    reserve_socket("a.sock")  # again, after a crash
-    mode = os.stat("a.sock").st_mode
-    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
 
 
 def test_the_token_of_a_task_is_not_on_its_command_line(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from tests.engines.flower.loopback import (
 from tests.small_runs import ask_anything
 
 import ipfl
-from ipfl.client.runner import ClientFailedError
 from ipfl.config.run_config import EvaluateConfig
 from ipfl.config.whole_config import Config
 from ipfl.core import Ask, Record, holdout_id
@@ -141,17 +140,12 @@ class TestWhatTravels:
         assert result.summary["bytes_up"] == pytest.approx(local.summary["bytes_up"], rel=0.2)
 
 
-def reply_with(ask, **changes):
-    """A reply of client 0 without vectors, with other fields in its header."""
+def reply_with(ask, arrays=(), **changes):
+    """A reply of client 0 with other fields in its header."""
     header = {"client": 0, "params": {}, "facts": {}} | changes
-    content = RecordDict({"head": ConfigRecord({"json": json.dumps(header)}), "arrays": ArrayRecord({})})
-    return Message(content, reply_to=ask)
-
-
-def raw_reply(ask, text='{"client": 0, "params": {"w": "0"}, "facts": {}}', shape=(0,), data=b""):
-    """A reply with any text as its header, and one array of any shape."""
-    array = Array(dtype="float32", shape=shape, stype="ipfl.raw", data=data)
-    content = RecordDict({"head": ConfigRecord({"json": text}), "arrays": ArrayRecord({"0": array})})
+    content = RecordDict(
+        {"head": ConfigRecord({"json": json.dumps(header)}), "arrays": ArrayRecord(dict(arrays))}
+    )
     return Message(content, reply_to=ask)
 
 
@@ -166,12 +160,6 @@ FAULTS = {
     "a vector is missing": (lambda ask: reply_with(ask, params={"w": "0"}), "malformed_reply"),
     "no header": (lambda ask: Message(RecordDict(), reply_to=ask), "malformed_reply"),
     "it keeps no arrays": (lambda ask: Message(pack_missing([]), reply_to=ask), "client_failed"),
-    # On purpose:
-    "200,000 brackets": (lambda ask: raw_reply(ask, "[" * 200_000), "malformed_reply"),
-    "5,000 brackets": (lambda ask: raw_reply(ask, "[" * 5_000), "malformed_reply"),
-    "no elements, 2**62 columns": (lambda ask: raw_reply(ask, shape=(0, 2**62)), "malformed_reply"),
-    "65 dimensions": (lambda ask: raw_reply(ask, shape=(1,) * 65), "malformed_reply"),
-    "a length below 0": (lambda ask: raw_reply(ask, shape=(-1,)), "malformed_reply"),
     "characters that steer a terminal": (
         lambda ask: reply_with(ask, error="\x1b[2J\x07"),
         "client_failed",
@@ -202,20 +190,12 @@ class TestFaults:
 
     def test_a_reply_is_no_larger_than_a_valid_one(self, grid, engine):
         """6 MB for a model of 650 parameters: refused by its size, before anything of it is read."""
-        data = bytes(6 * 10**6)
-        replace_replies(grid, 100, lambda ask: raw_reply(ask, shape=(len(data) // 4,), data=data))
+        array = Array(dtype="float32", shape=(1_500_000,), stype="ipfl.raw", data=bytes(6_000_000))
+        replace_replies(grid, 100, lambda ask: reply_with(ask, {"0": array}, params={"w": "0"}))
         sent = model(engine)
         schema = ReplySchema({"n": Count}, {"global": 650})
         assert list(engine.ask(Ask("train", {0: sent, 1: sent}, schema), 0)) == [1]
         assert "its arrays have 6000000 bytes, 2600 at most are expected" in engine.events[0].text
-
-    def test_facts_nested_900_deep(self, grid):
-        """json reads them, and would fail later, when their bytes are counted."""
-        nested = json.loads("[" * 900 + "]" * 900)
-        replace_replies(grid, 100, lambda ask: reply_with(ask, facts={"n": nested}))
-        result = run(config(), engine_factory(grid, config()))
-        kinds = {(event.kind, event.client) for line in result.history for event in line["events"]}
-        assert ("invalid_reply", 0) in kinds
 
     def test_what_flower_cannot_parse_is_about_one_client(self, grid, engine):
         """Flower parses a reply while it is pulled: the others' replies must not be lost with it."""
@@ -233,12 +213,9 @@ class TestFaults:
         assert without_text(engine.events) == [("client_failed", 0)]
 
     def test_a_client_that_raises(self, grid, engine):
-        """The ask has no vector that the method wants. In this process that ends the run."""
+        """The ask has no vector that the method wants. In a simulation that ends the run."""
         assert engine.ask(ask_anything("train", {0: Record()}), 0) == {}
         assert without_text(engine.events) == [("client_failed", 0)]
-        engine.simulated = True
-        with pytest.raises(ClientFailedError, match="KeyError: 'global'"):
-            engine.ask(ask_anything("train", {0: Record()}), 0)
 
     def test_a_server_with_another_model(self, grid):
         settings = config()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipfl.engines.flower.message_headers import AskHeader, NodeInfo, ReplyHeader, read_field
+from ipfl.engines.flower.message_headers import AskHeader, NodeInfo, ReplyHeader
 from ipfl.engines.flower.messages import MalformedError
 
 
@@ -13,12 +13,6 @@ from ipfl.engines.flower.messages import MalformedError
 def test_names_must_be_names(said):
     with pytest.raises(MalformedError):
         ReplyHeader.read({"client": 0, "facts": {}} | said)
-
-
-@pytest.mark.parametrize(("value", "kind"), [("1", int), (True, int), (None, str), (1, list)])
-def test_entries_of_another_kind_are_refused(value, kind):
-    with pytest.raises(MalformedError, match="'x' is"):
-        read_field({"x": value}, "x", kind)
 
 
 INFO = NodeInfo(3, 650, 10, (8, 8, 1), {"train": 16, "test": 0})
@@ -52,7 +46,7 @@ def test_a_name_that_could_lead_to_another_folder_is_refused(field, name):
 
 
 @pytest.mark.parametrize("field", ASK.to_header())
-@pytest.mark.parametrize("value", [None, -1.5, ["x"]])
+@pytest.mark.parametrize("value", [None, True, -1.5, "1", ["x"]])
 def test_an_ask_with_a_field_of_another_type_is_refused(field, value):
     with pytest.raises(MalformedError):
         AskHeader.read(ASK.to_header() | {field: value})

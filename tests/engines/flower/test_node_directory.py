@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -62,38 +63,15 @@ class TestDirectory:
         assert directory.node_of(0) == 20
 
 
-def node_header(**changes):
-    """What a node of client 0 says of itself, with other values in some fields."""
-    said = {"client": 0, "model_size": 15, "classes": 3, "input_shape": [4], "samples": {"train": 3}}
-    return json.dumps(said | changes)
-
-
-MALFORMED_HEADERS = {
-    "a list": "[]",
-    "nothing": "{}",
-    "an error that is no text": '{"error": 3}',
-    "half of it": '{"client": 0}',
-    "900 brackets": "[" * 900,
-    "60,000 brackets": "[" * 60_000,
-    "10,000 braces": '{"a":' * 10_000,
-    "5,000 digits": '{"classes": 1' + "0" * 5000 + "}",
-    "text for a count": node_header(samples={"train": "three"}),
-    "a count beyond 32 bits": node_header(samples={"train": 2**40}),
-    "samples null": node_header(samples=None),
-    "samples a list": node_header(samples=[1]),
-    "a client as text": node_header(client="0"),
-    "two clients": node_header(client=[0, 1]),
-    "a client below 0": node_header(client=-1),
-    "a client beyond 32 bits": node_header(client=2**40),
-    "classes as a text": node_header(classes="3"),
-    "three million classes": node_header(classes=3_000_000),
-    "classes below 0": node_header(classes=-1),
-    "a length of 0": node_header(input_shape=[0]),
-    "65 dimensions": node_header(input_shape=[1] * 65),
-    "a length beyond 32 bits": node_header(input_shape=[2**62]),
-    "no parameters": node_header(model_size=0),
-    "an error that is an object": node_header(error={"a": 1}),
-}
+HONEST = {"client": 0, "model_size": 15, "classes": 3, "input_shape": [4], "samples": {"train": 3}}
+"""What a node of client 0 says of itself."""
+WRONG = (-1, 2**62, "3", [0], [2**62], [1] * 65, {"train": "three"}, {"train": 2**40})
+MALFORMED_HEADERS = [
+    *("[]", "{}", '{"client": 0}', '{"error": 3}', '{"error": {"a": 1}}'),
+    *("[" * 900, "[" * 60_000, '{"a":' * 10_000, '{"classes": 1' + "0" * 5000 + "}"),
+    *(json.dumps(HONEST | {field: value}) for field in HONEST for value in WRONG),
+    json.dumps(HONEST | {"classes": 3_000_000}),
+]
 """First replies that no honest node sends; none of them may end a run."""
 
 
@@ -118,13 +96,11 @@ class TestAgreement:
 
 
 class TestMembership:
-    @pytest.mark.parametrize("name", MALFORMED_HEADERS)
-    def test_a_malformed_first_reply_refuses_the_node_and_not_the_run(self, tmp_path, name):
+    @pytest.mark.parametrize("text", MALFORMED_HEADERS, ids=count())
+    def test_a_malformed_first_reply_refuses_the_node_and_not_the_run(self, tmp_path, text):
         grid = Loopback()
         join_nodes(grid, tmp_path, 3)
-        malformed = RecordDict(
-            {"head": ConfigRecord({"json": MALFORMED_HEADERS[name]}), "arrays": ArrayRecord({})}
-        )
+        malformed = RecordDict({"head": ConfigRecord({"json": text}), "arrays": ArrayRecord({})})
         grid.fault = lambda ask, reply: (
             Message(malformed, reply_to=ask) if ask.metadata.dst_node_id == 100 else reply
         )

@@ -39,11 +39,6 @@ def remembered(folder, first_rounds):
     return memory.load(CLIENT).facts.get("round")
 
 
-def test_a_node_in_the_first_attempt_remembers(tmp_path):
-    played(NodeMemory(tmp_path), 3, [0])
-    assert remembered(tmp_path, [0]) == 3
-
-
 def test_a_resumed_run_does_not_see_rounds_that_did_not_commit(tmp_path):
     memory = NodeMemory(tmp_path)
     for round in (1, 2, 3):

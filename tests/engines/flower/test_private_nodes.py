@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.engines.flower.loopback import TINY, Loopback, engine_factory, run
 
 import ipfl
@@ -257,16 +255,6 @@ class TestEveryAction:
         for action in others - actions_of(ipfl.method(method)) - {EVALUATE, HELLO}:
             refusal = node.ask(action, ASKED[0], method)
             assert refusal == f"clients of {method} do not answer {action!r}"
-
-    def test_random_actions_are_refused(self, tmp_path):
-        node = Node(tmp_path, some_data(0), **LIMITS)
-
-        @given(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,60}", fullmatch=True))
-        def ask(action):
-            refusal = node.ask(action, ASKED[0], "ipfl-plus")
-            assert refusal == f"clients of ipfl-plus do not answer {action[:50]!r}"
-
-        ask()
 
 
 class TestBudget:
