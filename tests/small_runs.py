@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +49,34 @@ def run_small(
     )
 
 
-class InterruptAfter:
-    """An observer that interrupts a run after a round, as Ctrl-C would."""
+class AfterRound:
+    """An observer that does something after a round."""
 
-    def __init__(self, round: int):
-        self.last = round
+    def __init__(self, round: int, action: Callable[[], None]):
+        self.last, self.action = round, action
 
     def start(self, method: str, rounds: int) -> None:
         """Nothing to do."""
 
     def round(self, line: Mapping[str, Any]) -> None:
-        """Interrupts the run if this round is the one."""
+        """Does it if this round is the one."""
         if line["round"] == self.last:
-            raise KeyboardInterrupt
+            self.action()
 
     def finish(self) -> None:
         """Nothing to do."""
+
+
+class InterruptAfter(AfterRound):
+    """Interrupts a run after a round, as Ctrl-C would."""
+
+    def __init__(self, round: int):
+        super().__init__(round, self.interrupt)
+
+    @staticmethod
+    def interrupt() -> None:
+        """Ends the run."""
+        raise KeyboardInterrupt
 
 
 def small_engine(

@@ -6,8 +6,7 @@ import tomllib
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import Field, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic import ValidationError
 
 from ipfl import methods
 from ipfl.config.sections import Section
@@ -29,39 +28,6 @@ def complaint(sets, path=None):
     message = str(error.value)
     assert "\n" not in message
     return message
-
-
-@dataclass(frozen=True)
-class Pull:
-    """Stands in for a method: two hyper-parameters, no clusters."""
-
-    mu: float = Field(0.5, gt=0, description="strength of the pull")
-    kind: str = Field("soft", description="how it pulls")
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Stands in for a method with clusters."""
-
-    clusters: int = Field(2, ge=1, description="K")
-    mu: float = Field(2.0, description="something else of the same name")
-
-
-@pytest.fixture
-def stand_ins(monkeypatch):
-    kinds = {"pull": Pull, "groups": Groups}
-    for name, kind in kinds.items():
-        kind.name = name
-    monkeypatch.setattr(methods, "METHODS", {name: name for name in kinds})
-
-    def find(name):
-        known = kinds | {f"{kind.__module__}:{kind.__name__}": kind for kind in kinds.values()}
-        if name not in known:
-            raise InputError(f"unknown method {name!r}")
-        return known[name]
-
-    monkeypatch.setattr(methods, "method_class", find)
-    monkeypatch.setattr("ipfl.report.config_text.method_class", find)
 
 
 class TestLoading:
@@ -164,47 +130,53 @@ class TestComplaints:
         assert part in complaint([], path)
 
 
-@pytest.mark.usefixtures("stand_ins")
 class TestMethods:
+    """FedProx has the hyper-parameter mu, Ditto and FedProto have lam, IFCA has clusters."""
+
     def test_clusters_go_to_those_who_have_them(self):
         config = Config.load(None, ["method.clusters=7"])
-        assert config.build_method("groups") == Groups(clusters=7)
-        assert config.build_method("pull") == Pull()
+        assert config.build_method("ifca") == method("ifca", clusters=7)
+        assert config.build_method("fedprox") == method("fedprox")
 
     def test_run_refuses_keys_of_other_methods(self):
-        config = Config.load(None, ["method.kind=hard"])
-        assert config.build_method("pull").kind == "hard"
-        with pytest.raises(InputError, match=re.escape("unknown key 'method.kind'")):
-            config.build_method("groups")
+        config = Config.load(None, ["method.mu=3"])
+        assert config.build_method("fedprox").mu == 3
+        with pytest.raises(InputError, match=re.escape("unknown key 'method.mu'")):
+            config.build_method("ifca")
 
     def test_compare_hands_a_key_to_each_that_has_it(self):
-        config = Config.load(None, ["method.kind=hard", "method.mu=3"])
-        built = config.build_methods(["pull", "groups"])
-        assert built == {"pull": Pull(mu=3, kind="hard"), "groups": Groups(mu=3)}
+        built = Config.load(None, ["method.mu=3", "method.lam=0.5"]).build_methods(
+            ["fedprox", "ditto", "fedproto"]
+        )
+        assert built == {
+            "fedprox": method("fedprox", mu=3),
+            "ditto": method("ditto", lam=0.5),
+            "fedproto": method("fedproto", lam=0.5),
+        }
 
     def test_compare_refuses_a_key_of_none(self):
         with pytest.raises(InputError, match=re.escape("unknown key 'method.nu'; did you mean 'method.mu'?")):
-            Config.load(None, ["method.nu=3"]).build_methods(["pull", "groups"])
+            Config.load(None, ["method.nu=3"]).build_methods(["fedprox", "ifca"])
 
     def test_bad_value_names_the_key(self):
-        with pytest.raises(InputError, match=re.escape("method.mu should be greater than 0, not -1")):
-            Config.load(None, ["method.mu=-1"]).build_method("pull")
+        with pytest.raises(InputError, match=r"method\.mu should be greater than .*0, not -1"):
+            Config.load(None, ["method.mu=-1"]).build_method("fedprox")
         with pytest.raises(InputError, match=re.escape("method.clusters should be a valid integer")):
-            Config.load(None, ["method.clusters=many"]).build_method("groups")
+            Config.load(None, ["method.clusters=many"]).build_method("ifca")
 
     def test_method_by_keywords(self):
-        assert method("pull", mu=2) == Pull(mu=2)
+        assert method("ditto", lam=2).lam == 2
         with pytest.raises(
-            InputError, match=re.escape("unknown hyper-parameter of pull 'kinds'; did you mean 'kind'?")
+            InputError, match=re.escape("unknown hyper-parameter of ditto 'lan'; did you mean 'lam'?")
         ):
-            method("pull", kinds=2)
+            method("ditto", lan=2)
 
     def test_record_has_the_hyper_parameters(self):
-        config = Config.load(None, ["method.mu=3"])
-        built = config.build_methods(["pull", "groups"])
-        names = [f"{__name__}:Pull", f"{__name__}:Groups"]  # registered nowhere: how to import them
-        assert config.record([built["pull"]])["method"] == {"name": names[0], "mu": 3, "kind": "soft"}
-        assert [one["name"] for one in config.record(built.values())["method"]] == names
+        config = Config()
+        told = {"name": "fedproto", "lam": 0.5}
+        assert config.record([method("fedproto", lam=0.5)])["method"] == told
+        both = config.record([method("local"), method("fedproto", lam=0.5)])["method"]
+        assert both == [{"name": "local"}, told]
 
 
 class TestShownConfig:

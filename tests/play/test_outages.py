@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from tests.play.killed_runs import run_contents
-from tests.small_runs import run_small, small_task
+from tests.small_runs import AfterRound, run_small, small_task
 
 from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
@@ -21,21 +21,6 @@ from ipfl.ledger.store import RunStore
 @pytest.fixture(scope="module")
 def task():
     return small_task(seed=3)
-
-
-class AfterRound:
-    """Does something after a round."""
-
-    def __init__(self, number, action):
-        self.number, self.action = number, action
-
-    def start(self, method, rounds): ...
-
-    def finish(self): ...
-
-    def round(self, line):
-        if line["round"] == self.number:
-            self.action()
 
 
 class TestLockedStore:

@@ -1,4 +1,4 @@
-"""The round loop: who is told what, who leaves, and what is left after Ctrl-C."""
+"""The round loop: who is told what, who joins and leaves, and what is left after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.small_runs import run_small, small_task
+from tests.small_runs import InterruptAfter, run_small, small_task
+from tests.study.small_study import Noting
 from torch import nn
 
 import ipfl
@@ -24,20 +25,6 @@ def task():
 
 def run_three_rounds(task, method="fedavg", **options):
     return run_small(task, method, **({"rounds": 3, "evaluate": EvaluateConfig(every=1)} | options))
-
-
-class Witness:
-    def __init__(self):
-        self.heard = []
-
-    def start(self, method, rounds):
-        self.heard.append(("start", method, rounds))
-
-    def round(self, line):
-        self.heard.append(("round", line["round"]))
-
-    def finish(self):
-        self.heard.append(("finish",))
 
 
 class Interrupted(FedAvg):
@@ -112,16 +99,16 @@ class TestRun:
         assert told == {"dataset": "own", "model": None, "data_seed": None, "clients": 2}
 
     def test_the_observer_hears_everything_in_order(self, task):
-        witness = Witness()
-        run_three_rounds(task, observer=witness)
+        heard = []
+        run_three_rounds(task, observer=Noting(heard, stops=False))
         rounds = [("round", 0), ("round", 1), ("round", 2)]
-        assert witness.heard == [("start", "fedavg", 3), *rounds, ("finish",)]
+        assert heard == [("start", "fedavg", 3), *rounds, ("finish",)]
 
     def test_and_the_end_when_it_fails(self, task):
-        witness = Witness()
+        heard = []
         with pytest.raises(RuntimeError, match="out of luck"):
-            run_three_rounds(task, Broken(), observer=witness)
-        assert witness.heard[-1] == ("finish",)
+            run_three_rounds(task, Broken(), observer=Noting(heard, stops=False))
+        assert heard[-1] == ("finish",)
 
     def test_interrupted(self, task, tmp_path):
         whole = run_three_rounds(task)
@@ -195,3 +182,27 @@ class TestLeaving:
         assert every_second.reference(0) is None
         assert every_second.reference(1) == every_second.evaluations[1].personalized
         assert every_second.reference(9) == every_second.evaluations[2].personalized
+
+
+class TestJoining:
+    """A fifth of the clients, 1 of 6, joins in round 2."""
+
+    CLIENTS = ClientsConfig(join_round=2)
+
+    def test_a_seeded_share_joins_at_the_round(self, task):
+        trained = []
+        for seed in range(6):
+            result = run_small(task, "fedavg", rounds=4, clients=self.CLIENTS, seed=seed)
+            assert [line["clients"] for line in result.history] == [5, 5, 6, 6]
+            trained.append(frozenset(seat.client for line in result.history[:2] for seat in line["seats"]))
+        assert len({*trained}) > 1
+        assert all(len(one) <= 5 for one in trained)
+
+    def test_who_was_late_is_late_after_a_resume(self, task, tmp_path):
+        options = {"rounds": 4, "clients": self.CLIENTS}
+        whole = run_small(task, "fedavg", **options)
+        for stop in (0, 1, 2):
+            out = tmp_path / str(stop)
+            with pytest.raises(ipfl.Interrupted):
+                run_small(task, "fedavg", out, observer=InterruptAfter(stop), **options)
+            assert run_small(task, "fedavg", out, resume=True, **options).history == whole.history

@@ -77,11 +77,6 @@ class TestRuns:
 
 @pytest.mark.usefixtures("stand_ins")
 class TestOrder:
-    def test_the_reference_against_itself(self):
-        entry = compare(config(), ["same"], workers=0).entries["same"]
-        assert entry.results[0].summary["pma"] == {"mean": 0.0, "std": 0.0}
-        assert entry.results[0].summary["opt_outs"] == 4  # PMA ≤ 0 opts out
-
     def test_reference_runs_first_but_is_shown_where_it_was_asked_for(self):
         log = Log()
         names = ["same", OTHER, REFERENCE, OTHER]

@@ -75,34 +75,25 @@ class RecordingPool:
 
 
 class TestOrder:
-    def begun(self, capacity):
+    @pytest.mark.parametrize(
+        ("capacity", "order"),
+        [
+            (1, "r0 a0 b0 r1 a1 b1 r2 a2 b2"),
+            # The next reference begins before anybody waits for it: r2 before the others of seed 1.
+            (2, "r0 r1 a0 b0 r2 a1 b1 a2 b2"),
+            # Room for all: three references; whatever ends first lets its seed begin.
+            (9, "r0 r1 r2 a0 b0 a1 b1 a2 b2"),
+        ],
+    )
+    def test_the_reference_is_over_before_its_seed_begins(self, capacity, order):
         pool = RecordingPool(capacity)
-        a, b = OTHERS
-        compare(config(), [a, b], [0, 1, 2], make_pool=lambda *_: pool)
-        letters = {REFERENCE: "r", a: "a", b: "b"}
-        return [
-            f"{letters[name]}{seed}"
-            for what, name, seed in (entry.split() for entry in pool.log)
-            if what == "begin"
-        ], pool.log
-
-    def test_alone_seed_by_seed(self):
-        assert self.begun(1)[0] == ["r0", "a0", "b0", "r1", "a1", "b1", "r2", "a2", "b2"]
-
-    def test_the_next_reference_begins_before_anybody_waits_for_it(self):
-        """Two at once: r0 and r1, and r2 before the others of seed 1."""
-        assert self.begun(2)[0] == ["r0", "r1", "a0", "b0", "r2", "a1", "b1", "a2", "b2"]
-
-    def test_room_for_all(self):
-        """Nine at once: three references; whatever ends first lets its seed begin."""
-        assert self.begun(9)[0] == ["r0", "r1", "r2", "a0", "b0", "a1", "b1", "a2", "b2"]
-
-    @pytest.mark.parametrize("capacity", [1, 2, 9])
-    def test_the_reference_is_over_before_its_seed_begins(self, capacity):
-        _, log = self.begun(capacity)
+        compare(config(), OTHERS, [0, 1, 2], make_pool=lambda *_: pool)
+        letters = dict(zip((REFERENCE, *OTHERS), "rab", strict=True))
+        begun = [entry.split()[1:] for entry in pool.log if entry.startswith("begin ")]
+        assert " ".join(f"{letters[name]}{seed}" for name, seed in begun) == order
         for seed in range(3):
-            over = log.index(f"end {REFERENCE} {seed}")
-            assert all(log.index(f"begin {name} {seed}") > over for name in OTHERS)
+            over = pool.log.index(f"end {REFERENCE} {seed}")
+            assert all(pool.log.index(f"begin {name} {seed}") > over for name in OTHERS)
 
     @pytest.mark.parametrize(
         "processes, runs, deadline, share",
@@ -117,12 +108,14 @@ class TestOrder:
 @pytest.mark.usefixtures("stand_ins")
 class TestFailures:
     def test_a_killed_process_fails_its_run_only(self, tmp_path):
-        comparison = compare(config(), ["killed", "broken", OTHERS[0]], [0, 1], out=tmp_path, workers=2)
+        log, names = Log(), ["killed", "broken", OTHERS[0]]
+        comparison = compare(config(), names, [0, 1], out=tmp_path, workers=2, make_observer=log)
         reason = (
             "the process of this run was killed by SIGKILL (out of memory?); "
             "resume plays it on from its last checkpoint"
         )
         assert comparison.entries["killed"].failures == {0: reason, 1: reason}
+        assert log.told["killed, seed 0"] == [("start", "killed", 2), ("round", 0), ("finish",)]
         assert comparison.entries["broken"].failures == dict.fromkeys((0, 1), "RuntimeError: out of luck")
         assert set(comparison.entries[OTHERS[0]].results) == {0, 1}
         assert not comparison.interrupted
@@ -156,12 +149,6 @@ class TestObservers:
             for name in (REFERENCE, OTHERS[0]):
                 told = [("start", name, 2), ("round", 0), ("round", 1), ("finish",)]
                 assert log.told[f"{name}, seed {seed}"] == told
-
-    @pytest.mark.usefixtures("stand_ins")
-    def test_a_killed_run_is_over(self):
-        log = Log()
-        compare(config(), ["killed"], workers=1, make_observer=log)
-        assert log.told["killed"] == [("start", "killed", 2), ("round", 0), ("finish",)]
 
     def test_no_end_without_a_beginning(self):
         log = Log()

@@ -21,17 +21,6 @@ def test_ctrl_c_is_raised_at_once_and_again_if_something_caught_it() -> None:
     assert signal.getsignal(signal.SIGINT) is previous
 
 
-def test_ctrl_c_waits_for_the_end_of_a_delay() -> None:
-    reached_end = False
-    with InterruptHandler() as interrupt:
-        with interrupt.delay():
-            signal.raise_signal(signal.SIGINT)
-            reached_end = True
-        with pytest.raises(KeyboardInterrupt):
-            interrupt.raise_if_requested()
-    assert reached_end
-
-
 def test_sigterm_runs_finally_blocks_and_exits_with_143() -> None:
     previous = signal.getsignal(signal.SIGTERM)
     cleaned = False

@@ -9,6 +9,7 @@ from ipfl.core import stream
 from ipfl.errors import InputError
 from ipfl.theory.gaussian_means import (
     PROCEDURES,
+    READINGS,
     GaussianMeans,
     contribution,
     farthest_newcomer,
@@ -56,24 +57,18 @@ class TestByHand:
 
 class TestEqualSizes:
     @given(m=clients, noise=positive, tau=positive)
-    def test_printed_formula_and_its_condition(self, m, noise, tau):
-        """s/m₁ + 2τ² (m₁ − 1)/m₁², below s if and only if τ² < m₁ s/2."""
-        model = GaussianMeans.of_equal_sizes(m, 3, 4, gap=1.0, sigma=2 * noise**0.5, tau=tau)
-        error = model.procedure_error("clustered", "printed")
-        assert error == pytest.approx(noise / m + 2 * tau**2 * (m - 1) / m**2)
-        limit = largest_spread(m, noise, "printed")
-        assert limit == pytest.approx(m * noise / 2)
-        if abs(tau**2 - limit) > 1e-6 * limit:
-            assert (error < noise) == (tau**2 < limit)
+    def test_formulas_and_their_conditions(self, m, noise, tau):
+        """Exact: s/m₁ + τ² (m₁ − 1)/m₁, below s if and only if τ² < s.
 
-    @given(m=clients, noise=positive, tau=positive)
-    def test_exact_formula_and_its_condition(self, m, noise, tau):
-        """s/m₁ + τ² (m₁ − 1)/m₁, below s if and only if τ² < s."""
+        Printed: s/m₁ + 2τ² (m₁ − 1)/m₁², below s if and only if τ² < m₁ s/2.
+        """
         model = GaussianMeans.of_equal_sizes(m, 3, 4, gap=1.0, sigma=2 * noise**0.5, tau=tau)
-        error = model.procedure_error("clustered")
-        assert error == pytest.approx(noise / m + tau**2 * (m - 1) / m)
-        if abs(tau**2 - noise) > 1e-6 * noise:
-            assert (error < noise) == (tau**2 < largest_spread(m, noise))
+        for reading, factor, limit in (("exact", 1, noise), ("printed", 2 / m, m * noise / 2)):
+            error = model.procedure_error("clustered", reading)
+            assert error == pytest.approx(noise / m + factor * tau**2 * (m - 1) / m)
+            assert largest_spread(m, noise, reading) == pytest.approx(limit)
+            if abs(tau**2 - limit) > 1e-6 * limit:
+                assert (error < noise) == (tau**2 < limit)
 
     @given(first=clients, second=clients, tau=st.floats(0, 0.9))
     def test_at_the_smallest_gap_one_model_is_as_good_as_two(self, first, second, tau):
@@ -115,17 +110,13 @@ class TestContribution:
 
 
 class TestSimulation:
+    @pytest.mark.parametrize("reading", READINGS)
     @pytest.mark.parametrize("procedure", PROCEDURES)
-    def test_exact_formula_is_within_its_error(self, procedure):
-        drawn = simulate_means(UNEQUAL, TRIALS, 0, "test")
+    def test_each_formula_holds_for_its_way_of_drawing(self, procedure, reading):
+        """The printed one for clients that are drawn one by one."""
+        drawn = simulate_means(UNEQUAL, TRIALS, 0, "test", reading=reading)
         simulated = estimate(drawn.errors(UNEQUAL.weights(procedure)))
-        assert is_within(simulated, UNEQUAL.procedure_error(procedure))
-
-    @pytest.mark.parametrize("procedure", PROCEDURES)
-    def test_printed_formula_holds_for_clients_drawn_one_by_one(self, procedure):
-        drawn = simulate_means(UNEQUAL, TRIALS, 0, "test", reading="printed")
-        simulated = estimate(drawn.errors(UNEQUAL.weights(procedure)))
-        assert is_within(simulated, UNEQUAL.procedure_error(procedure, "printed"))
+        assert is_within(simulated, UNEQUAL.procedure_error(procedure, reading))
 
     def test_printed_formula_does_not_hold_for_the_model(self):
         """Ten clients: exact 0.09 + 0.9 τ², printed 0.09 + 0.18 τ²."""
