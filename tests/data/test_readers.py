@@ -294,5 +294,3 @@ def test_digits_are_as_listed() -> None:
     assert locate("npz") is None
     with pytest.raises(InputError, match="nothing to download"):
         fetch_dataset("npz")
-    with pytest.raises(InputError, match="did you mean 'digits'"):
-        load_dataset("digit")

@@ -1,6 +1,6 @@
 """Optimizers, frozen layers, decay and batches: against sums by hand.
 
-The model is softmax regression with one feature, vector (w_0, w_1, b_0, b_1); see `test_training.py`.
+The model is softmax regression with one feature, vector (w_0, w_1, b_0, b_1); see `test_sgd.py`.
 """
 
 from __future__ import annotations
