@@ -14,7 +14,6 @@ from tests.federation import (
     client,
     first_ask,
     play_round,
-    setup,
     sigma,
 )
 
@@ -188,8 +187,3 @@ class TestDeployed:
 def test_what_the_server_knows_of_preferences():
     known = {"importance": {3: (0.25, 0.75), 5: (1.0, 1e-4)}, "sizes": {3: 1, 5: 1}}
     assert FedSoft().preferences(state(A, B, **known)) == {3: 1, 5: 0}
-
-
-def test_centers_start_differently():
-    fresh = setup(2, make_params=lambda k: np.full(2, k, np.float32))
-    assert [model[0] for model in FedSoft(clusters=3).init(fresh).models] == [0, 1, 2]

@@ -7,10 +7,8 @@ import pytest
 from tests.federation import KeptModels, Played, RecordingEngine, engine_for, play_round, run_here, setup
 
 import ipfl
-from ipfl.client.client import Client
-from ipfl.core import Ask, Record, Replies, TaskFacts, holdout_id
+from ipfl.core import Ask, Replies, TaskFacts, holdout_id
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
-from ipfl.methods.ipfl_plus.mix import Mix
 
 QUICK = ipfl.TrainConfig(per_round=8, lr=0.3)
 """A small network and few rounds want a large step."""
@@ -46,12 +44,6 @@ def play(
             played.append(play_round(method, state, recording, task.data.clients, number))
             state = played[-1].state
     return played, list(zip(recording.asks, recording.replies, strict=True))
-
-
-def me_as(task: ipfl.Task, client: int, engine) -> Client:
-    """A client that is evaluated in round 0."""
-    runner, parts = engine.runner, task.data.parts(client)
-    return Client(client, 0, "evaluate", 0, 10, parts, runner.network, runner.settings, runner.initial)
 
 
 @pytest.fixture(scope="module")
@@ -129,30 +121,15 @@ class TestHeldBackPoints:
         assert self.samples(small, IPFLPlus(), use_probe=True, noise=1.0) == [{16}] * 5
 
 
-class TestPersonalizedModel:
-    def test_paper_mix_by_hand(self, small):
-        # All models equal: υ = 1/2 each, so P_i is that model; and with means (0.2, 0.4) the second counts
-        # half as much: υ = (2/3, 1/3). Models 3·e and 0 then mix to 2·e.
-        method = IPFLPlus(mix=Mix(rule="paper"))
-        size = small.network(0).size
-        zero, three = np.zeros(size, np.float32), np.full(size, 3, np.float32)
-        with engine_for(small, method) as engine:
-            me = me_as(small, 0, engine)
-            # A softmax regression with equal weights gives every class 1/10: soft hits are equal.
-            offer = Record({"cluster_0": three, "cluster_1": zero}, {"clusters": [0, 1], "means": [0.2, 0.4]})
-            np.testing.assert_allclose(method.personalize(offer, Record(), me), 2, rtol=1e-5)
-
-
 def test_after_a_drift_the_moved_clients_prefer_the_right_cluster():
-    task = ipfl.Task.load(clients=12, samples=60, model="mlp", drift_round=12, drift_share=0.34, **DEFAULT)
-    every = ipfl.EvaluateConfig(every=1)
-    result = run_here(task, IPFLPlus(), rounds=22, train=QUICK, evaluate=every)
-    moved = {i for i in task.data.clients if task.data.majority(i, 11) != task.data.majority(i, 12)}
+    task = ipfl.Task.load(clients=12, samples=60, model="mlp", drift_round=8, drift_share=0.34, **DEFAULT)
+    result = run_here(task, IPFLPlus(), rounds=14, train=QUICK, evaluate=ipfl.EvaluateConfig(every=8))
+    moved = {i for i in task.data.clients if task.data.majority(i, 7) != task.data.majority(i, 8)}
     assert len(moved) == 4  # a third of twelve
-    assert result.evaluations[11].purity == 1
+    assert result.evaluations[7].purity == 1
     before, after = (
         {bid.client: bid.cluster for bid in result.history[number]["bids"] if bid.rank == 0}
-        for number in (11, 21)
+        for number in (7, 13)
     )
     assert {i for i in task.data.clients if before[i] != after[i]} == moved
-    assert result.evaluations[21].purity == 1
+    assert result.evaluations[13].purity == 1

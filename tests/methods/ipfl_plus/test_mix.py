@@ -117,6 +117,14 @@ class TestMixing:
         # υ^4 = (2^4, 3^4)/97 of 1 and −1.
         np.testing.assert_allclose(mixed, [-65 / 97, 65 / 97], rtol=1e-6)
 
+    def test_the_paper_s_mix(self):
+        # At x = 0 all are right on half of the points; with means (0.2, 0.4) the second counts half as much:
+        # υ = (2/3, 1/3). Models 3·e and 0 then mix to 2·e.
+        me, models = person([(0, 0)], goal=[(0, 0)]), {"cluster_0": 3 * RIGHT, "cluster_1": ZERO}
+        offer = Record(models, {"clusters": [0, 1], "means": [0.2, 0.4]})
+        mixed = IPFLPlus(mix=Mix(rule="paper")).personalize(offer, Record(), me)
+        np.testing.assert_allclose(mixed, 2 * RIGHT, rtol=1e-5)
+
     @pytest.mark.parametrize("use_probe", [True, False])
     def test_more_is_asked_of_points_that_were_trained_on(self, use_probe, monkeypatch):
         asked = []

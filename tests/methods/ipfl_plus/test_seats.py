@@ -177,12 +177,6 @@ class TestExplorersWhereTheyPrefer:
         known = bidders([[-1, -1], [0, -1]])
         assert rows(seat(known, [0, 0], 2, stream(1, "x")).explorers) == [[1], []]
 
-    def test_seats_nobody_bid_for_go_to_further_explorers(self) -> None:
-        # Two seats in each cluster, but nobody bids for cluster 1: its two are dealt to explorers as well.
-        chosen = seat(bidders([[0, -1]] * 6), [2, 2], 1, stream(1, "x"))
-        assert chosen.selected.sum(axis=0).tolist() == [2, 0]
-        assert chosen.explorers.sum(axis=0).tolist() == [3, 0]
-
     def test_a_second_seat_only_when_nobody_is_without_one(self) -> None:
         # All three have seats in cluster 0, and 1 and 2 bid for cluster 1 as well: those two get the seats.
         known = bidders([[0, -1], [0, 1], [0, 1]])

@@ -1,4 +1,4 @@
-"""FedBN by hand, and on a feature shift."""
+"""FedBN by hand: what is averaged, and what stays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.federation import client, run_here, setup, train_round
-from tests.small_nets import BatchNormed, Standardised
+from tests.small_nets import Standardised
 
 import ipfl
 from ipfl.errors import InputError
@@ -35,22 +35,6 @@ def test_a_round():
     np.testing.assert_allclose(memories[1].params["own"], [1, 0, 1.2, 1.7], rtol=1e-4)
     found = method.personalize(method.offer(done.state, 1), memories[1], people[1])
     np.testing.assert_allclose(found, [1, 0, -0.05, 0.05, 1.2, 1.7], rtol=1e-4)
-
-
-def test_on_a_feature_shift():
-    """Clients see the same two classes at scales and offsets of their own; statistics of all fit none."""
-    rng, clients = np.random.default_rng(0), []
-    for number in range(6):
-        y = rng.integers(0, 2, 120)
-        x = rng.normal(size=(120, 4)) + np.where(y == 1, 1.5, -1.5)[:, None]
-        shifted = (x * 4.0 ** (number % 3) + 10.0 * (-1) ** number).astype(np.float32)
-        clients.append({"train": (shifted[:60], y[:60]), "test": (shifted[60:], y[60:])})
-    task = ipfl.Task.from_clients(clients, model=BatchNormed)
-    settings = {"rounds": 12, "train": ipfl.TrainConfig(per_round=6)}
-    one, own = (run_here(task, ipfl.method(name), **settings) for name in ("fedavg", "fedbn"))
-    # Standardised, the classes lie 3 standard deviations apart along each of four axes.
-    assert own.personalized_accuracy > 0.97
-    assert one.personalized_accuracy < own.personalized_accuracy
 
 
 def test_a_network_without_norms_is_refused():
