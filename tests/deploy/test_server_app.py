@@ -128,6 +128,19 @@ class TestRun:
             run_server(grid, server_config(place))
         assert not (place / "out").exists()
 
+    @pytest.mark.parametrize(
+        ("clients", "seconds"), [("[clients]\ndeadline = 40\n", 40), ("", 50)], ids=["config", "app"]
+    )
+    def test_messages_live_as_long_as_their_deadline(self, grid, place, clients, seconds):
+        """The config's deadline is for clients in a round; the app's holds for everything else."""
+        config = place / "run.toml"
+        config.write_text(config.read_text() + clients)
+        run_server(grid, server_config(place, deadline=50.0))
+        lives = {message.metadata.message_type: message.metadata.ttl for message in grid.sent}
+        assert (lives.pop("query.hello"), lives.pop("evaluate")) == (50, 50)
+        assert len(lives) > 1
+        assert set(lives.values()) == {seconds}
+
     def test_no_point_leaves_its_node(self, grid, place):
         """No message holds a row of anybody's data."""
         arrived = []

@@ -165,17 +165,14 @@ class TestTrouble:
             assert [reply.facts["id"] for reply in replies.values()] == [0, 1, 2, 3, 4, 5]
             assert {reply.facts["phase"] for reply in replies.values()} == {"echo"}
 
-    def test_in_this_process_it_raises_what_the_client_raised(self, task):
-        with small_engine(task, Probe(), workers=0) as engine, pytest.raises(RuntimeError, match=r"^no luck"):
-            engine.ask(ask_anything("fail", everyone()), 0)
-
-    @pytest.mark.parametrize("workers", [0, 1])
-    def test_bad_input_stays_bad_input(self, task, workers):
-        with (
-            small_engine(task, Probe(), workers=workers) as engine,
-            pytest.raises(InputError, match=r"^put this"),
-        ):
-            engine.ask(ask_anything("refuse", everyone()), 0)
+    @pytest.mark.parametrize(
+        ("workers", "action", "kind", "text"),
+        [(0, "fail", RuntimeError, "^no luck"), *((n, "refuse", InputError, "^put this") for n in (0, 1))],
+    )
+    def test_other_errors_stay_what_they_are(self, task, workers, action, kind, text):
+        """In this process all that a client raises; in a worker what the user can put right."""
+        with small_engine(task, Probe(), workers=workers) as engine, pytest.raises(kind, match=text):
+            engine.ask(ask_anything(action, everyone()), 0)
 
 
 class TestMemory:

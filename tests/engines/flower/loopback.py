@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from flwr.app import Message
+from tests.small_runs import SMALL
 
 import ipfl
 from ipfl.config.task_section import TaskConfig
@@ -106,4 +107,4 @@ def without_text(events: Iterable[Event]) -> list[tuple[str, int | None]]:
     return [(event.kind, event.client) for event in events]
 
 
-TINY = TaskConfig(clients=6, samples=20, test_samples=20, model="softmax")
+TINY = TaskConfig(**SMALL)

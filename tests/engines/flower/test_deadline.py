@@ -2,7 +2,6 @@
 
 import time
 
-import numpy as np
 import pytest
 from tests.engines.flower.loopback import (
     TINY,
@@ -19,8 +18,6 @@ from ipfl.client.runner import EVALUATE
 from ipfl.config.run_config import EvaluateConfig
 from ipfl.config.whole_config import Config
 from ipfl.core import Record
-from ipfl.deploy.server_app import run_server
-from ipfl.deploy.settings_files import ServerConfig
 from ipfl.engines.flower.node_app import NodeApp
 from ipfl.engines.flower.simulation import simulation_engine
 
@@ -99,33 +96,3 @@ class TestEngine:
         grid.looks = 50  # of 1 ms each
         assert list(engine.ask(ask_anything(EVALUATE, {1: record, SLOW_CLIENT: record}), 0)) == [1, 2]
         engine.close()
-
-
-class TestDeployed:
-    @pytest.fixture
-    def grid(self, tmp_path):
-        grid = Loopback()
-        for client in range(3):
-            rng = np.random.default_rng(client)
-            path = tmp_path / f"{client}.npz"
-            np.savez(path, x=rng.normal(size=(40, 4)).astype(np.float32), y=np.arange(40) % 3)
-            memory = str(tmp_path / f"node-{client}")
-            grid.join(100 + client, NodeApp(), client=client, data=str(path), memory=memory)
-        return grid
-
-    def run(self, grid, folder, clients, deadline):
-        """One round; `clients` is the section of that name, `deadline` that of the app."""
-        text = 'rounds = 1\n[task]\nmodel = "softmax"\n[method]\nname = "fedavg"\n[train]\nper_round = 3\n'
-        (folder / "run.toml").write_text(text + clients)
-        values = {"config": str(folder / "run.toml"), "out": str(folder / "out"), "nodes": 3, "wait": 0.0}
-        (line,) = run_server(grid, ServerConfig.read(values | {"deadline": deadline})).history
-        return line
-
-    @pytest.mark.parametrize(
-        ("clients", "seconds"), [("[clients]\ndeadline = 40\n", 40), ("", 50)], ids=["config", "app"]
-    )
-    def test_messages_live_as_long_as_their_deadline(self, grid, tmp_path, clients, seconds):
-        """The config's deadline is for clients; the app's holds for everything else."""
-        self.run(grid, tmp_path, clients, deadline=50.0)
-        seconds_of = {(message.metadata.message_type, message.metadata.ttl) for message in grid.sent}
-        assert seconds_of == {("query.hello", 50), ("train", seconds), ("evaluate", 50)}
