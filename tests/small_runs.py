@@ -11,6 +11,8 @@ from ipfl.core import Ask, ClientId, Method, Record
 from ipfl.core.replies import ReplyLimits, ReplySchema
 from ipfl.engines import EngineContext, EngineFactory, WrapRunner
 from ipfl.engines.local_engine import LocalEngine, local_engine
+from ipfl.keep.run_audit import Audit
+from ipfl.ledger.store import RunStore
 from ipfl.results.result import Observer, Result
 
 SMALL = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
@@ -47,6 +49,12 @@ def run_small(
         reference=reference,
         progress=False,
     )
+
+
+def finding(folder: Path) -> str | None:
+    """What the audit of a run says that is wrong with it."""
+    found = Audit(RunStore.open(folder), folder).finding()
+    return None if found is None else str(found)
 
 
 class AfterRound:

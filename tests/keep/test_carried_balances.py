@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from tests.ledger.example_runs import change_as_owner
-from tests.small_runs import InterruptAfter, small_task
+from tests.small_runs import InterruptAfter, finding, small_task
 
 import ipfl
 from ipfl.errors import InputError
@@ -34,12 +34,6 @@ def play(task, folder, rounds=2, method="ipfl-plus", observer=None, **options):
 def balances(folder, round=None):
     store = RunStore.open(folder)
     return {client: tokens for client, tokens in store.balances(round).items() if client >= 0}
-
-
-def finding(folder):
-    store = RunStore.open(folder)
-    found = Audit(store, folder).finding()
-    return None if found is None else str(found)
 
 
 def delete_last_round(store):

@@ -77,15 +77,6 @@ def test_what_a_state_cannot_hold(tmp_path):
         unpack_state(Record(), state(tmp_path))
 
 
-def test_the_last_checkpoint_stays_whole_until_the_next_is_kept(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "checkpoint")
-    for round in (0, 1, 1):  # a round may be written again
-        last = checkpoints.write(round, state(tmp_path, known={round: [0.5]}))
-        assert checkpoints.read("round-0.safetensors", state(tmp_path)).known == {0: [0.5]}
-    checkpoints.keep_only(last)
-    assert [path.name for path in checkpoints.folder.iterdir()] == ["round-1.safetensors"]
-
-
 @pytest.mark.parametrize("name", ["../round-0.safetensors", "round-9.safetensors"])
 def test_what_is_no_checkpoint_of_the_folder_is_refused(tmp_path, name):
     Checkpoints(tmp_path).write(0, state(tmp_path))

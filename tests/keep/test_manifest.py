@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.ledger.example_runs import change_as_owner
-from tests.small_runs import InterruptAfter, run_small, small_task
+from tests.small_runs import InterruptAfter, finding, run_small, small_task
 from typer.testing import CliRunner
 
 import ipfl
@@ -28,27 +28,12 @@ def task():
     return small_task(seed=3)
 
 
-def make(task, folder, method):
-    run_small(task, method, folder, **OPTIONS)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def market(task, tmp_path_factory):
     """A finished run with tokens."""
-    return make(task, tmp_path_factory.mktemp("market") / "run", "ipfl-plus")
-
-
-@pytest.fixture(scope="module")
-def keeper(task, tmp_path_factory):
-    """A finished run whose server keeps models of single clients."""
-    return make(task, tmp_path_factory.mktemp("keeper") / "run", "fedamp")
-
-
-@pytest.fixture(scope="module")
-def remembering(task, tmp_path_factory):
-    """A finished run whose clients remember something."""
-    return make(task, tmp_path_factory.mktemp("remembering") / "run", "ditto")
+    folder = tmp_path_factory.mktemp("market") / "run"
+    run_small(task, "ipfl-plus", folder, **OPTIONS)
+    return folder
 
 
 @pytest.fixture
@@ -61,12 +46,6 @@ def copy(run: Path, to: Path) -> Path:
     shutil.copytree(run, to)
     shutil.copy2(key_beside(run), key_beside(to))
     return to
-
-
-def finding(folder, **options):
-    store = RunStore.open(folder)
-    found = Audit(store, folder, **options).finding()
-    return None if found is None else str(found)
 
 
 NOT_NEEDED = "%s has come or gone since the run ended; nothing needs it"
@@ -92,11 +71,12 @@ def edit(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "special"),
-    [("market", {"model", "offer.safetensors"}), ("keeper", {"client_models"}), ("remembering", {"memory"})],
+    ("method", "special"),
+    [("ipfl-plus", {"model", "offer.safetensors"}), ("fedamp", {"client_models"}), ("ditto", {"memory"})],
 )
-def test_every_edit_of_every_file_is_found_by_name(request, name, special, tmp_path):
-    folder = copy(request.getfixturevalue(name), tmp_path / "run")
+def test_every_edit_of_every_file_is_found_by_name(task, method, special, tmp_path):
+    folder = tmp_path / "run"
+    run_small(task, method, folder, **OPTIONS)
     assert finding(folder) is None
     files = [*covered_files(folder), "metrics.jsonl", "manifest.json"]
     kinds = {path.split("/")[0] for path in files}

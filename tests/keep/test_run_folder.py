@@ -146,11 +146,3 @@ class TestFolder:
         (tmp_path / "out").write_text("")
         with pytest.raises(InputError, match="is a file, not a folder"):
             RunFolder(RunOutput(tmp_path / "out"))
-
-    def test_the_summary_is_written_whole_or_not_at_all(self, tmp_path):
-        folder = RunFolder(RunOutput(tmp_path / "out"))
-        folder.path.mkdir()
-        folder.write_summary({"rounds": 1})
-        with pytest.raises(TypeError):
-            folder.write_summary({"rounds": object()})
-        assert strict((tmp_path / "out" / "summary.json").read_text()) == {"rounds": 1}

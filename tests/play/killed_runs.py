@@ -16,8 +16,8 @@ from typing import Any
 from tests.small_runs import run_small
 
 import ipfl
-from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
+from ipfl.keep.run_folder import holds_run
 from ipfl.ledger.store import RunStore
 from ipfl.results.result import Result
 
@@ -47,15 +47,6 @@ def run_contents(folder: Path) -> tuple[Any, ...]:
     return {path.name: path.read_bytes() for path in files}, summary, ledger, remembered
 
 
-def resume_or_restart(out: Path) -> dict[str, bool]:
-    """Options to go on with what is there; none if the process died before its run was stored."""
-    try:
-        RunStore.open(out)
-    except InputError:
-        return {}
-    return {"resume": True}
-
-
 def is_killed(
     task: ipfl.Task,
     method: str,
@@ -78,7 +69,7 @@ def is_killed(
     if child == 0:
         try:
             prepare()
-            run_six_rounds(task, method, out, **resume_or_restart(out), **options)
+            run_six_rounds(task, method, out, resume=holds_run(out), **options)
         finally:
             os._exit(0)
     if seconds is not None:

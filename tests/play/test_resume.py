@@ -12,12 +12,12 @@ import signal
 import time
 
 import pytest
-from tests.play.killed_runs import die_at_call, is_killed, resume_or_restart, run_contents, run_six_rounds
+from tests.play.killed_runs import die_at_call, is_killed, run_contents, run_six_rounds
 from tests.small_runs import small_task
 
 import ipfl
 from ipfl.errors import InputError
-from ipfl.keep import journal
+from ipfl.keep.run_folder import holds_run
 from ipfl.ledger import store as store_module
 from ipfl.ledger.store import RunStore
 
@@ -48,7 +48,7 @@ def test_killed_inside_a_transaction(task, method, untouched, tmp_path):
     out = tmp_path / "run"
     for number in (8, 5):
         assert is_killed(task, method, out, lambda n=number: die_at_call(store_module, "insert_rows", n))
-    run_six_rounds(task, method, out, **resume_or_restart(out))
+    run_six_rounds(task, method, out, resume=holds_run(out))
     assert run_contents(out) == untouched
 
 
@@ -64,7 +64,7 @@ def test_killed_at_random_moments(task, tmp_path):
         kills += is_killed(task, "ipfl-plus", out, seconds=chance.uniform(0.02, whole / 4), **options)
         if (out / "summary.json").exists():  # finished before enough kills: tear its end off again
             (out / "summary.json").unlink()
-    run_six_rounds(task, "ipfl-plus", out, **resume_or_restart(out), **options)
+    run_six_rounds(task, "ipfl-plus", out, resume=holds_run(out), **options)
     assert run_contents(out) == run_contents(tmp_path / "whole" / "run")
 
 
@@ -115,12 +115,6 @@ def test_resuming_a_finished_run_changes_nothing(task, untouched, method, tmp_pa
 
 
 class TestRefused:
-    def test_nothing_to_resume(self, task, tmp_path):
-        with pytest.raises(InputError, match="no run to resume"):
-            run_six_rounds(task, "fedavg", tmp_path / "nothing", resume=True)
-        with pytest.raises(InputError, match="there is no run to resume"):
-            journal.read_header(tmp_path / "nothing")
-
     def test_another_method(self, task, tmp_path):
         run_six_rounds(task, "fedavg", tmp_path / "run")
         with pytest.raises(InputError, match="was begun with method fedavg, not ipfl"):

@@ -163,18 +163,9 @@ class TestLeaving:
         assert result.summary["left"] == 4
         assert result.summary["opt_outs"] == opt_outs
 
-    def test_a_tie_is_no_gain(self, task, reference):
-        """FedAvg against itself: equal on every goal."""
-        result = run_three_rounds(task, reference=reference, clients=ClientsConfig(leave=True, grace=2))
-        assert result.summary["left"] == 6
-
     def test_points_that_decide_are_not_trained_on(self):
         with pytest.raises(InputError, match=r"clients.leave = true decides by points"):
             ipfl.RunConfig.of({"clients": {"leave": True}, "train": {"use_probe": True}})
-
-    def test_leaving_needs_a_reference(self, task, tmp_path):
-        with pytest.raises(InputError, match="needs a reference run"):
-            run_three_rounds(task, clients=ClientsConfig(leave=True), out=tmp_path / "out")
 
     def test_the_reference_s_newest_evaluation_counts(self, task):
         every_second = run_three_rounds(task, evaluate=EvaluateConfig(every=2))

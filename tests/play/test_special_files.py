@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import run_small, small_task
+from tests.small_runs import finding, run_small, small_task
 
 import ipfl
 from ipfl.errors import InputError
-from ipfl.keep.run_audit import Audit
-from ipfl.ledger.store import RunStore
 from ipfl.results.finished import load_figures
 from ipfl.results.overview import find_runs
 from ipfl.study.comparison import read_plan
@@ -56,11 +54,6 @@ def with_pipe(done: Path, tmp_path: Path, name: str) -> Path:
     return tmp_path / "runs" / "mine"
 
 
-def finding(folder: Path) -> str:
-    store = RunStore.open(folder)
-    return str(Audit(store, folder).finding())
-
-
 @pytest.mark.parametrize(
     "name", ["summary.json", "metrics.jsonl", "offer.safetensors", "checkpoint/round-0.safetensors"]
 )
@@ -98,4 +91,4 @@ def test_a_run_is_not_resumed_from_it(task: ipfl.Task, done: Path, tmp_path: Pat
 def test_a_pipe_of_its_owner_does_not_stop_a_run(task: ipfl.Task, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mine")
     run_small(task, "ipfl-plus", tmp_path, rounds=1)
-    assert finding(tmp_path) == "None"
+    assert finding(tmp_path) is None

@@ -27,12 +27,6 @@ def test_a_module_of_the_current_folder(here):
     assert sys.path == before
 
 
-def test_an_installed_module():
-    import json
-
-    assert load_callable("json:dumps", "model") is json.dumps
-
-
 @pytest.mark.parametrize(
     "reference, complaint",
     [
