@@ -100,9 +100,11 @@ class Play:
         *,
         seed: int = 0,
         drop: Drop = lambda *_: False,
+        config: RunConfig | None = None,
     ):
+        config = config or RunConfig(rounds=ROUNDS)
         self.task, self.method = task, method
-        self.local = engine_for(task, method, seed=seed)
+        self.local = engine_for(task, method, config.train, seed)
         self.engine = LossyEngine(self.local, drop)
         self.folder = tempfile.TemporaryDirectory()
         network = task.network(seed)
@@ -116,7 +118,7 @@ class Play:
                 features=network.classifier.in_features,
                 holdouts=tuple(holdout_id(distribution) for distribution in task.holdouts),
             ),
-            config=RunConfig(rounds=ROUNDS),
+            config=config,
             make_params=lambda number: task.network(1000 + number).read(),
             find_part=lambda name: network.part(name).of(network.read()),
             make_client_models=lambda: ClientModelStore(ClientMemory(Path(self.folder.name))),

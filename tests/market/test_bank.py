@@ -17,9 +17,7 @@ from ipfl.market.bank import (
     TokenManager,
     account_name,
     client_balances,
-    escrow,
     opening_transfers,
-    pool,
 )
 from ipfl.market.seating import Seating
 from ipfl.market.settlement import Served, SettlementRule, settle
@@ -134,12 +132,6 @@ class TestOpening:
         for wrong in ({"issued": 9}, {"balances": np.array([11, -1])}):
             with pytest.raises(ValueError, match="tokens that were issued"):
                 dataclasses.replace(accounts, **wrong)
-
-    def test_names_and_numbers(self) -> None:
-        names = [account_name(account) for account in (7, -1, -2, -3, -4, -5)]
-        assert names == ["client 7", "issuer", "escrow 0", "pool 0", "escrow 1", "pool 1"]
-        clusters = np.array([0, 1])
-        assert (escrow(clusters).tolist(), pool(clusters).tolist()) == ([-2, -4], [-3, -5])
 
 
 class TestCharge:

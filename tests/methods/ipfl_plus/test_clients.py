@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from tests.federation import KeptModels, Played, RecordingEngine, engine_for, play_round, run_here, setup
+from tests.contract.plays import Play
+from tests.federation import run_here
 
 import ipfl
-from ipfl.core import Ask, Replies, TaskFacts, holdout_id
+from ipfl.core import Ask, Replies
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
 
 QUICK = ipfl.TrainConfig(per_round=8, lr=0.3)
@@ -15,35 +18,12 @@ QUICK = ipfl.TrainConfig(per_round=8, lr=0.3)
 DEFAULT = {"dataset": "digits", "distributions": "permuted", "partition": "10:90"}
 
 
-def play(
-    task: ipfl.Task,
-    method: IPFLPlus,
-    rounds: int,
-    *,
-    seed: int = 0,
-    per_round: int = 6,
-    train: ipfl.TrainConfig | None = None,
-    noise: float = 0.0,
-) -> tuple[list[Played], list[tuple[Ask, Replies]]]:
-    """Some rounds in this process, and all asks with their replies."""
-    played = []
-    with engine_for(task, method, train, seed) as engine:
-        recording = RecordingEngine(engine)
-        state = method.init(
-            setup(
-                len(task.data.clients),
-                per_round,
-                params=task.network(seed).read(),
-                seed=seed,
-                task=TaskFacts(task.data.classes, holdouts=tuple(holdout_id(d) for d in task.holdouts)),
-                config={"privacy": {"noise": noise}},
-                make_client_models=KeptModels,
-            )
-        )
+def play(task: ipfl.Task, method: IPFLPlus, rounds: int, **config: Any) -> list[tuple[Ask, Replies]]:
+    """All asks of some rounds, with their replies; the other keywords are those of `ipfl.RunConfig`."""
+    with Play(task, method, config=ipfl.RunConfig(**{"rounds": 5} | config)) as play:
         for number in range(rounds):
-            played.append(play_round(method, state, recording, task.data.clients, number))
-            state = played[-1].state
-    return played, list(zip(recording.asks, recording.replies, strict=True))
+            play.round(number)
+    return play.exchanged
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +43,7 @@ class TestPrivacy:
     def test_nothing_leaves_a_client_but_what_the_algorithms_send(self, small, settings, actions):
         """Models and their gradients come back from Algorithm 1, bids and hit counts from Algorithm 2."""
         size = small.network(0).size
-        _, exchanged = play(small, ipfl.method("ipfl-plus", **settings), 4)
+        exchanged = play(small, ipfl.method("ipfl-plus", **settings), 4)
         assert {ask.action for ask, _ in exchanged} == actions
         for ask, replies in exchanged:
             for client, reply in replies.items():
@@ -100,7 +80,7 @@ class TestHeldBackPoints:
     @staticmethod
     def samples(task, method, use_probe, **others) -> list[set[int]]:
         """On how many points clients say that they trained, by round."""
-        _, exchanged = play(task, method, 5, train=ipfl.TrainConfig(use_probe=use_probe), **others)
+        exchanged = play(task, method, 5, train={"use_probe": use_probe}, **others)
         trainings = [replies for ask, replies in exchanged if ask.action == "train"]
         return [{reply.facts["n"] for reply in replies.values()} for replies in trainings]
 
@@ -111,14 +91,14 @@ class TestHeldBackPoints:
     def test_the_paper_holds_nothing_back(self, small):
         method = ipfl.method("ipfl-plus", importance={"rule": "paper"})
         assert self.samples(small, method, use_probe=True) == [{20}] * 5
-        _, exchanged = play(small, method, 2)
+        exchanged = play(small, method, 2)
         (scored,) = [replies for ask, replies in exchanged if ask.action == "preference"]
         assert {reply.facts["n"] for reply in scored.values()} == {20}  # all points are scored
         assert all(hits == int(hits) for reply in scored.values() for hits in reply.facts["hits"])
 
     def test_stay_held_back_where_answers_about_them_are_noisy(self, small):
         """Privacy is counted for points that are only scored."""
-        assert self.samples(small, IPFLPlus(), use_probe=True, noise=1.0) == [{16}] * 5
+        assert self.samples(small, IPFLPlus(), use_probe=True, privacy={"noise": 1.0}) == [{16}] * 5
 
 
 def test_after_a_drift_the_moved_clients_prefer_the_right_cluster():

@@ -91,9 +91,3 @@ class TestMemory:
         assert len(full.in_use) == 2
         del held
         assert len(full.in_use) == 0
-
-    def test_the_disk_holds_two_versions_at_most_after_commits(self, store, tmp_path):
-        for round in range(9):
-            store = store.put({1: vector(round)}, round)
-            store.memory.committed = round
-        assert sorted(path.name for path in (tmp_path / "1").iterdir()) == ["7.safetensors", "8.safetensors"]
