@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 
 import numpy as np
 import pytest
@@ -62,20 +61,6 @@ def test_one_object_is_written_once(box):
     assert second == {"global": (0, 5), "own": (5, 3)}
     assert held(writer) == 8 * 4
     assert reader.get(second)["own"].tolist() == [1, 1, 1]
-
-
-def test_beyond_keep_it_starts_again(box, monkeypatch):
-    # 100 bytes: two vectors of 10 floats (40 bytes) fit, the third goes to the start.
-    monkeypatch.setattr(mailbox, "MAX_HELD_BYTES", 100)
-    writer, reader = box
-    vectors = [np.full(10, value, np.float32) for value in range(3)]
-    places = [writer.put({"v": vector})["v"] for vector in vectors]
-    assert places == [(0, 10), (10, 10), (0, 10)]
-    # The first is no longer there, so it is written again; the third still is.
-    assert writer.put({"v": vectors[0]})["v"] == (10, 10)
-    got = reader.get(writer.put({"new": vectors[0], "old": vectors[2]}))
-    assert (got["new"][0], got["old"][0]) == (0, 2)
-    assert os.fstat(writer._file).st_size <= 100
 
 
 def test_clear_forgets(box):

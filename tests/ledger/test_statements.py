@@ -5,7 +5,7 @@ import subprocess
 from contextlib import suppress
 
 import pytest
-from tests.ledger.example_runs import BALANCES, HEADER, LINE, ROLLED_BACK, RULES, change_as_owner
+from tests.ledger.example_runs import BALANCES, LINE, ROLLED_BACK, change_as_owner, worked_run
 from typer.testing import CliRunner
 
 from ipfl.cli import app
@@ -13,16 +13,12 @@ from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.signing import SigningKey, is_signed_by, read_public_key
 from ipfl.ledger.statements import StatementGapError, parse_statements, read_statement
-from ipfl.ledger.store import RunStore
-from ipfl.market.bank import opening_transfers
 from ipfl.market.market_rows import Transfer
 
 
 def signed_run(place, key):
     """The round by hand, then one that was rolled back, signed."""
-    store = RunStore.create(place, "worked", HEADER, key=key)
-    store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
-    store.commit_round(0, LINE)
+    store = worked_run(place, key=key)
     store.commit_round(1, ROLLED_BACK | {"round": 1})
     return store
 
@@ -136,11 +132,9 @@ class TestDenied:
     @pytest.fixture
     def rewritten(self, tmp_path, key):
         """Client 9's reward goes to client 2."""
-        other = RunStore.create(tmp_path / "run", "worked", HEADER, key=key)
-        other.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
         moved = Transfer("reward", -5, 2, 10, 1, 9)
-        other.commit_round(0, LINE | {"transfers": (*LINE["transfers"][:-1], moved)})
-        return other
+        line = LINE | {"transfers": (*LINE["transfers"][:-1], moved)}
+        return worked_run(tmp_path / "run", line=line, key=key)
 
     def test_a_node_takes_no_older_one_of_no_other_key_and_none_after_a_gap(self, tmp_path, store):
         with pytest.raises(InputError, match="of round 0, after one of round 1"):

@@ -228,13 +228,6 @@ class TestFaults:
             engine.ask(ask_anything("train", {0: model(engine)}), 0)
         engine.close()
 
-    def test_a_run_id_that_leads_out_of_the_nodes_folder(self, grid, engine, tmp_path):
-        """A node keeps what its clients remember in a folder of this name."""
-        engine.attempts.run_id = "../elsewhere"
-        assert engine.ask(ask_anything("train", {0: model(engine)}), 0) == {}
-        assert without_text(engine.events) == [("client_failed", 0)]
-        assert not (tmp_path / "nodes" / "elsewhere").exists()
-
     def test_messages_of_an_attempt_given_up_are_refused(self, grid, engine):
         engine.ask(ask_anything("train", {0: model(engine)}), 0)
         engine.roll_back(-1)
@@ -283,11 +276,3 @@ class TestNodes:
         assert without_text(engine.events) == [("node_refused", None)]
         engine.present(tuple(range(6)))
         assert len(engine.events) == 1  # said once
-
-    def test_settings_that_a_node_cannot_read(self, tmp_path):
-        grid = Loopback()
-        join_nodes(grid, tmp_path, 6)
-        settings = config(dataset="npz", path=tmp_path / "nowhere.npz")
-        task = Task.build(TINY, 0)
-        with pytest.raises(InputError, match=r"node 100 cannot take part: .*nowhere\.npz"):
-            ipfl.run(task, settings.build_method(), settings, engine=engine_factory(grid, settings))
