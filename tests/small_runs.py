@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from ipfl.core.replies import ReplyLimits, ReplySchema
 from ipfl.engines import EngineContext, EngineFactory, WrapRunner
 from ipfl.engines.local_engine import LocalEngine, local_engine
 from ipfl.keep.run_audit import Audit
+from ipfl.keep.signing_keys import key_beside
 from ipfl.ledger.store import RunStore
 from ipfl.results.result import Observer, Result
 
@@ -49,6 +51,14 @@ def run_small(
         reference=reference,
         progress=False,
     )
+
+
+def copy_run(run: Path, to: Path) -> Path:
+    """A copy of a run, with the key beside it."""
+    shutil.copytree(run, to)
+    if (key := key_beside(run)).exists():
+        shutil.copy2(key, key_beside(to))
+    return to
 
 
 def finding(folder: Path) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.ledger.example_runs import change_as_owner
-from tests.small_runs import InterruptAfter, finding, run_small, small_task
+from tests.small_runs import InterruptAfter, copy_run, finding, run_small, small_task
 from typer.testing import CliRunner
 
 import ipfl
@@ -39,13 +39,7 @@ def market(task, tmp_path_factory):
 @pytest.fixture
 def copied(market, tmp_path):
     """The run with the key beside it, to be changed."""
-    return copy(market, tmp_path / "run")
-
-
-def copy(run: Path, to: Path) -> Path:
-    shutil.copytree(run, to)
-    shutil.copy2(key_beside(run), key_beside(to))
-    return to
+    return copy_run(market, tmp_path / "run")
 
 
 NOT_NEEDED = "%s has come or gone since the run ended; nothing needs it"
@@ -241,7 +235,7 @@ def stopped(task, tmp_path_factory):
 
 class TestResume:
     def test_it_goes_on_to_the_same_end_whatever_the_key(self, task, market, stopped, tmp_path):
-        folder = copy(stopped, tmp_path / "run")
+        folder = copy_run(stopped, tmp_path / "run")
         assert "3 of 5 rounds verified" in command("verify", folder).output
         assert key_beside(folder).read_bytes() != key_beside(market).read_bytes()
         run_small(task, "ipfl-plus", folder, resume=True, **OPTIONS)
@@ -261,7 +255,7 @@ class TestResume:
         assert len(str(caught.value).splitlines()) == 1
 
     def test_a_memory_from_elsewhere_is_refused(self, task, stopped, tmp_path):
-        folder = copy(stopped, tmp_path / "run")
+        folder = copy_run(stopped, tmp_path / "run")
         (folder / "memory/77").mkdir(parents=True)
         (folder / "memory/77/1.safetensors").write_bytes(b"")
         with pytest.raises(InputError, match=r"memory/77/1\.safetensors is not a file that the run wrote"):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import run_small
+from tests.small_runs import copy_run, run_small
 
 import ipfl
 from ipfl.keep.run_folder import holds_run
@@ -39,12 +38,6 @@ SETTINGS: dict[str, Any] = {
 TASK = {"clients": 3, "samples": 8, "test_samples": 4, "distributions": "permuted:2"}
 AFTER_CONTENT = ("written", "appended")
 """Operations after which a file may have been written in part."""
-
-
-def copy_key(folder: Path, other: Path) -> None:
-    """The key of a run lies beside its folder, and goes with it."""
-    if (key := folder.parent / "signing.key").exists():
-        shutil.copy2(key, other.parent)
 
 
 class KilledError(BaseException):
@@ -77,8 +70,7 @@ class Kill:
         if self.torn and kind in AFTER_CONTENT and path.is_file():
             os.truncate(path, path.stat().st_size // 2 if kind == "written" else path.stat().st_size - 9)
         if self.folder.exists():
-            shutil.copytree(self.folder, self.image)
-            copy_key(self.folder, self.image)
+            copy_run(self.folder, self.image)
             self.lose()
         raise KilledError
 

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from tests.play.killed_runs import run_contents
-from tests.play.simulated_kills import AFTER_CONTENT, TASK, Kill, copy_key, is_killed, play
+from tests.play.simulated_kills import AFTER_CONTENT, TASK, Kill, is_killed, play
 from tests.small_nets import small_model
-from tests.small_runs import small_task
+from tests.small_runs import copy_run, small_task
 
 import ipfl
 from ipfl.methods import METHODS
@@ -57,7 +57,6 @@ class Chain:
     def die_at(self, operation: int, torn: bool) -> bool:
         """Plays until an operation; returns whether the run got that far. If not, it is compared."""
         image = self._next()
-        image.parent.mkdir(parents=True)
         is_dead = is_killed(self.task, self.method, Kill(self.folder, image, operation, torn))
         if not is_dead:
             assert run_contents(self.folder) == self.expected, (self.method, operation, torn)
@@ -125,7 +124,6 @@ def test_clients_models_that_the_folder_keeps(tmp_path):
     assert len(numbers) >= 12
     for number in numbers[::4]:
         folder, image = tmp_path / f"begun-{number}" / "run", tmp_path / f"dead-{number}" / "run"
-        image.parent.mkdir()
         assert is_killed(given, "ditto", Kill(folder, image, number, torn=True))
         play(given, "ditto", image)
         assert run_contents(image) == run_contents(whole)
@@ -153,9 +151,7 @@ def test_killed_while_it_takes_the_place_of_an_earlier_run(task, tmp_path):
     expected = run_contents(new)
     for number in range(1, counted.kinds.index("sync"), 2):
         begun, image = tmp_path / f"begun-{number}" / "run", tmp_path / f"dead-{number}" / "run"
-        shutil.copytree(old, begun)
-        copy_key(old, begun)
-        image.parent.mkdir()
+        copy_run(old, begun)
         assert is_killed(task, "ipfl-plus", Kill(begun, image, number), overwrite=True)
         play(task, "ipfl-plus", image, overwrite=True)
         assert run_contents(image) == expected, number

@@ -39,7 +39,6 @@ def test_a_power_failure_loses_no_committed_round(task: ipfl.Task, method: str, 
     chance, lost = random.Random(f"power failures of {method}"), Counter[str]()
     for number in sorted(chance.sample(range(1, len(counted.kinds) + 1), FAILURES)):
         folder, image = tmp_path / f"begun-{number}" / "run", tmp_path / f"dead-{number}" / "run"
-        image.parent.mkdir()
         failure = PowerFailure(folder, image, number, chance)
         assert is_killed(task, method, failure)
         lost.update(path.split("/")[0] for path in failure.lost)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -15,12 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.play.simulated_kills import Kill, KilledError, copy_key
-from tests.small_runs import InterruptAfter, run_small, small_task
+from tests.play.simulated_kills import Kill, KilledError
+from tests.small_runs import InterruptAfter, copy_run, finding, run_small, small_task
 
 import ipfl
 from ipfl.keep.run_audit import Audit
-from ipfl.keep.signing_keys import key_beside
 from ipfl.ledger.store import RunStore
 from ipfl.system.folder_lock import FolderLock
 
@@ -112,25 +110,17 @@ def test_a_run_that_died_while_it_was_made_longer(task: ipfl.Task, tmp_path: Pat
     """At any operation on its files: nothing is wrong with it, unless it died as it ended."""
     done = tmp_path / "done" / "run"
     play(task, "ditto", done, 2)
-    with Kill(copied(done, tmp_path / "whole"), tmp_path / "unused") as counted:
+    with Kill(copy_run(done, tmp_path / "whole" / "run"), tmp_path / "unused") as counted:
         play(task, "ditto", counted.folder, 3, resume=True)
     found = []
     for number in range(1, len(counted.kinds) + 1, 7):
-        folder, image = copied(done, tmp_path / f"begun-{number}"), tmp_path / f"dead-{number}" / "run"
-        image.parent.mkdir()
+        folder = copy_run(done, tmp_path / f"begun-{number}" / "run")
+        image = tmp_path / f"dead-{number}" / "run"
         with Kill(folder, image, number), suppress(KilledError):
             play(task, "ditto", folder, 3, resume=True)
-        store = RunStore.open(image)
-        found.append(str(Audit(store, image).finding()))
+        found.append(str(finding(image)))
     assert {*found} == {"None", DIED_AS_IT_ENDED}
     assert found == sorted(found, key=DIED_AS_IT_ENDED.__eq__)
-
-
-def copied(folder: Path, place: Path) -> Path:
-    """A copy of a run with the key beside it."""
-    shutil.copytree(folder, place / "run")
-    copy_key(folder, place / "run")
-    return place / "run"
 
 
 COMMANDS = """
@@ -199,8 +189,7 @@ def test_the_log_of_a_killed_process_is_read_or_missed(
     reader.execute("SELECT * FROM run").fetchall()
     with pytest.raises(ipfl.Interrupted):
         run_small(task, "ipfl-plus", at_work, resume=True, observer=InterruptAfter(3), rounds=5, train=TRAIN)
-    shutil.copytree(at_work, place / "run")
-    shutil.copy(key_beside(at_work), place)
+    copy_run(at_work, place / "run")
     reader.close()
     assert (place / "run" / "run.db-wal").stat().st_size > 0
     if not is_whole:
