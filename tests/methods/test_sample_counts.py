@@ -114,14 +114,6 @@ def test_a_class_that_one_client_has_gets_no_prototype():
     assert played.state.known == (True, False)
 
 
-def test_counts_that_do_not_add_up_are_no_reply():
-    """Otherwise a limit on `n` would not limit what weighs: the counts of classes."""
-    state = start(FedProto())
-    liar = Record({"prototypes": both(4)}, {"n": 2, "counts": [MOST, MOST]})
-    played = play_round(FedProto(), state, ScriptedEngine({"train": lambda client, ask: liar}), 1)
-    assert played.kinds == [("invalid_reply", 0)]
-
-
 def test_a_center_of_fedsoft_that_one_client_trained_is_still_random():
     """Training goes on from the initial parameters, as before anybody trained the center."""
     method = FedSoft(clusters=1)

@@ -82,8 +82,9 @@ class TestAggregation:
         [
             reply(1, 2, counts=[2]),
             reply(1, 2, counts=[2, -1]),
+            reply(1, 2, counts=[10**9, 10**9], n=2),  # a limit on `n` would not limit what weighs
         ],
-        ids=["few", "negative"],
+        ids=["few", "negative", "more than all"],
     )
     def test_broken_replies_are_left_out(self, broken):
         # By counts (1·3 + 3·5)/4 = 4.5 and (1·1 + 1·2)/2 = 1.5, whatever the third sends.
