@@ -180,20 +180,17 @@ class TestMethods:
 
 
 class TestShownConfig:
-    def shown(self, config):
-        return commented_toml(config)
-
     def test_reads_back_as_the_same_config(self, tmp_path):
         config = Config.load(
             None,
             ["seed=4", "task.partition=30:70", "task.drift_round=3", "train.lr=1e-5", 'task.model="a:\\"b"'],
         )
-        again = Config.load(written(tmp_path, self.shown(config)))
+        again = Config.load(written(tmp_path, commented_toml(config)))
         assert again.build_method() == config.build_method()
         assert again.model_copy(update={"method": config.method}) == config
 
     def test_every_field_is_there_with_its_description(self):
-        text = self.shown(Config())
+        text = commented_toml(Config())
         joined = " ".join(line.removeprefix("# ") for line in text.splitlines())
         for section in (Config(), *(part for _, part in Config() if isinstance(part, Section))):
             for field, info in type(section).model_fields.items():

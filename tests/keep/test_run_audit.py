@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from tests.ledger.example_runs import HEADER, LINE, worked_run
+from tests.ledger.example_runs import LINE, worked_run
 
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.verify import Finding, verify
@@ -54,8 +54,3 @@ def test_code_that_a_store_names_is_not_imported(place, tmp_path, monkeypatch):
     assert "verify(store, YourMethod.replay)" in found.what
     assert "trap" not in sys.modules
     assert verify(store, IPFLPlus.replay) is None  # who trusts the method names its replay
-
-
-def test_the_header_of_the_example_is_that_of_a_market():
-    assert HEADER["method"] == IPFLPlus.name
-    assert IPFLPlus.replay(HEADER["rules"], HEADER["clients"]).opening().complaint is None

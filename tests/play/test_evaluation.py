@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from tests.federation import setup
 from tests.small_runs import run_small, small_engine, small_task
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import EVALUATE, ClientRunner, Job
-from ipfl.config.run_config import EvaluateConfig, RunConfig
+from ipfl.config.run_config import EvaluateConfig
 from ipfl.config.train_section import AdaptConfig, TrainConfig
-from ipfl.core import EMPTY, Method, Record, Round, Setup, TaskFacts, holdout_id, stream
+from ipfl.core import EMPTY, Method, Record, Round, TaskFacts, holdout_id, stream
 from ipfl.core.replies import InvalidReplyError
 from ipfl.play.evaluation import SCORES, Evaluator
 from ipfl.play.metrics import Evaluation
@@ -90,9 +91,8 @@ class TestWhen:
         assert sorted(result.evaluations) == evaluated
 
 
-def _setup(task):
-    facts = TaskFacts(task.data.classes)
-    return Setup(task.network(0).read(), task.data.clients, 3, 0, facts, RunConfig(rounds=9))
+def setup_of(task):
+    return setup(6, 3, params=task.network(0).read(), task=TaskFacts(task.data.classes))
 
 
 class TestWho:
@@ -116,7 +116,7 @@ class TestWhat:
     def test_accuracies_by_hand(self, task):
         """The constant model's accuracy is the share of class 0 among the labels."""
         evaluator = Evaluator(task, Still(), EvaluateConfig(holdout=9), 0)
-        state = Still().init(_setup(task))
+        state = Still().init(setup_of(task))
         with small_engine(task, Still()) as engine:
             measured = evaluator(engine, state, 0, last=True)
         for client in task.data.clients:
@@ -142,7 +142,7 @@ class TestWhat:
         y = np.repeat([0, 1], 30)
         clients = [{"train": (x, y), "test": (x, y)}]
         task = Task.from_clients(clients, model="softmax", classes=2)
-        state = Still().init(_setup(task))
+        state = Still().init(setup_of(task))
 
         def accuracies(seed):
             with small_engine(task, Still(), seed=seed) as engine:
@@ -184,7 +184,7 @@ class TestWhat:
             part = (np.zeros((20, 3), np.float32), y)
             clients.append({"train": (part[0], np.arange(20) % 2), "test": part})
         task = Task.from_clients(clients, model="softmax", classes=2)
-        evaluator, state = Evaluator(task, Constant(), EvaluateConfig(), 0), Constant().init(_setup(task))
+        evaluator, state = Evaluator(task, Constant(), EvaluateConfig(), 0), Constant().init(setup_of(task))
         with small_engine(task, Constant()) as engine:
             assert evaluator(engine, state, 0).separation == {}, "only after the last round"
             measured = evaluator(engine, state, 0, last=True)
@@ -207,7 +207,7 @@ class TestWhat:
     def test_unseen_clients_only_at_the_end(self):
         task = small_task(unseen=2)
         evaluator = Evaluator(task, Still(), EvaluateConfig(), 0)
-        state = Still().init(_setup(task))
+        state = Still().init(setup_of(task))
         with small_engine(task, Still()) as engine:
             early, late = evaluator(engine, state, 0), evaluator(engine, state, 1, last=True)
         assert early.unseen == {}
@@ -224,7 +224,7 @@ class TestWhat:
                 for client, reply in ask_everyone(ask, round).items()
                 if not is_lost(ask, client)
             }
-            return Evaluator(task, Still(), EvaluateConfig(), 0)(engine, Still().init(_setup(task)), 0)
+            return Evaluator(task, Still(), EvaluateConfig(), 0)(engine, Still().init(setup_of(task)), 0)
 
     def test_a_distribution_that_was_not_assessed_leaves_no_misnumbered_rows(self, task):
         measured = self.evaluate_without(task, lambda ask, client: ask.action != EVALUATE and client == 0)
@@ -241,19 +241,15 @@ class Curious(Still):
     """Looks at what it is shown."""
 
     def on_train(self, ask, mine, me):
-        return Record({}, self.look(me, mine)), Record({}, {"visits": mine.facts.get("visits", 0) + 1})
-
-    def on_look(self, ask, mine, me):
-        return Record({}, self.look(me, mine)), mine
+        return Record({}, self.look(me)), mine
 
     def personalize(self, offer, mine, me):
-        assert self.look(me, mine)["test"] == 0
+        assert self.look(me)["test"] == 0
         return super().personalize(offer, mine, me)
 
     @staticmethod
-    def look(me, mine):
-        sizes = {part: len(getattr(me.parts, part)) for part in ("train", "probe", "goal", "test")}
-        return sizes | {"visits": mine.facts.get("visits", 0)}
+    def look(me):
+        return {part: len(getattr(me.parts, part)) for part in ("train", "probe", "goal", "test")}
 
 
 class TestClientRunner:
@@ -268,7 +264,7 @@ class TestClientRunner:
         assert facts["test"] == 0
         for part in ("train", "probe", "goal"):
             assert facts[part] == runner.task.data.sizes(0)[part] > 0
-        state = Curious().init(_setup(runner.task))
+        state = Curious().init(setup_of(runner.task))
         # `personalize` asserts the same; the evaluator counts on all 20 test points.
         assert runner.run(Job(EVALUATE, 0, 0, Record(state))).facts["n"] == 20
 
@@ -277,7 +273,7 @@ class TestClientRunner:
     def test_probe_is_trained_on_only_if_wanted_and_not_needed(self, runner, use_probe, needs_probe):
         class Declared(Curious):
             def on_train(self, ask, mine, me):
-                return Record({"x": me.data("train").x.reshape(-1)}, self.look(me, mine)), mine
+                return Record({"x": me.data("train").x.reshape(-1)}, self.look(me)), mine
 
         Declared.needs_probe = needs_probe
         runner.method, runner.settings = Declared(), TrainConfig(use_probe=use_probe)
@@ -292,9 +288,9 @@ class TestClientRunner:
 
     def test_the_server_s_own_holdout(self, runner):
         for distribution in range(2):
-            facts = runner.run(Job("look", 0, holdout_id(distribution), EMPTY)).facts
+            facts = runner.run(Job("train", 0, holdout_id(distribution), EMPTY)).facts
             assert {facts[part] for part in ("train", "probe", "goal")} == {5}
         with pytest.raises(ValueError, match="no holdout of distribution 0"):
             ClientRunner(small_task(), Curious(), TrainConfig(), 0, runner.memory).run(
-                Job("look", 0, -1, EMPTY)
+                Job("train", 0, -1, EMPTY)
             )

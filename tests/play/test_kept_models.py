@@ -7,7 +7,6 @@ import pytest
 from tests.small_runs import InterruptAfter, run_small
 
 import ipfl
-from ipfl.client import kept_predictors
 from ipfl.client.kept_predictors import kept_clients
 from ipfl.training.sgd import evaluate
 
@@ -63,16 +62,6 @@ class TestWhatIsKept:
         evaluate = ipfl.EvaluateConfig(clients=evaluated)
         run_small(task, "ipfl-plus", tmp_path / "run", workers=workers, evaluate=evaluate, **SETTINGS)
         assert files(tmp_path / "run") == whole[2]
-
-    def test_no_more_than_a_limit(self, task, tmp_path, whole, monkeypatch):
-        """Room for three vectors: clients in the order of their ids, until one needs a fourth."""
-        monkeypatch.setattr(kept_predictors, "MAX_KEPT_BYTES", 3 * 4 * task.network(0).size)
-        run_small(task, "ipfl-plus", tmp_path / "run", **SETTINGS)
-        kept = files(tmp_path / "run")
-        assert kept.items() < whole[2].items()
-        assert sum("vectors" in name for name in kept) <= 3
-        clients = kept_clients(tmp_path / "run" / "predictors")
-        assert clients == tuple(range(len(clients))) != ()
 
 
 class TestEndsWithTheSameFiles:

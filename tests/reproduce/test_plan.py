@@ -1,6 +1,7 @@
 """Keys and settings of runs."""
 
 import pytest
+from tests.reproduce.small_experiment import record
 
 from ipfl.errors import InputError
 from ipfl.reproduce.plan import plan_experiment, plan_run, settings_of
@@ -83,12 +84,8 @@ class TestTuning:
         # Means 0.5, 0.6, 0.6: the first of equal ones is taken. The last would be best, but a run failed.
         goals = [(0.5, 0.5), (0.7, 0.5), (0.6, 0.6), (0.9, None)]
 
-        class Record:
-            def __init__(self, goal):
-                self.goal = goal
-
         records = {
-            run.key: Record(goal)
+            run.key: record(goal=goal)
             for one, pair in zip(candidates, goals, strict=True)
             for run, goal in zip(one.runs, pair, strict=True)
             if goal is not None
