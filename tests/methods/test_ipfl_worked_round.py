@@ -162,10 +162,12 @@ def test_what_is_reported(played: Played) -> None:
     assert market.economy["empty_seats"] == 0
 
 
-def test_a_client_that_does_not_deliver_pays_nevertheless(played: Played) -> None:
-    # Client 1 is silent: M_0 = (4, 0), client 0 is alone and ψ = 0. Acc_0 = 0.6: no gain, half of 20 back to
-    # both payers, 5 each, and the other 10 to client 0. Balances 90 + 5 + 10 and 90 + 5.
-    silent = {**SCRIPT, "train": lambda client, ask: None if client == 1 else train(client, ask)}
+@pytest.mark.parametrize("sent", [None, Record({"cluster_0": np.ones(2, np.float32)}, {"n": 0})])
+def test_a_client_that_does_not_deliver_pays_nevertheless(sent: Record | None) -> None:
+    # Client 1 is silent, or says that it has no samples: M_0 = (4, 0), client 0 is alone and ψ = 0.
+    # Acc_0 = 0.6: no gain, half of 20 back to both payers, 5 each, and the other 10 to client 0. Balances
+    # 90 + 5 + 10 and 90 + 5.
+    silent = {**SCRIPT, "train": lambda client, ask: sent if client == 1 else train(client, ask)}
     done = play_round(METHOD, before(), ScriptedEngine(silent), 4, round=3)
     assert done.state.models[0].tolist() == [4, 0]
     assert done.state.accounts.balances.tolist() == [105, 95, 10, 17]

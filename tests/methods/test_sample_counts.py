@@ -93,6 +93,13 @@ class TestAnInflatedCount:
 
 
 @EVERY
+def test_a_model_of_no_samples_is_no_reply(method, reply):
+    found, played = models_after(method, reply, {1: (0, 7.0)}, None)
+    assert found == [0, 0]
+    assert ("invalid_reply", 1) in played.kinds
+
+
+@EVERY
 class TestOneProvider:
     """A model that would be one client's own update, which all who are sent it could read off, stays."""
 
