@@ -54,40 +54,40 @@ def test_methods_that_suit_a_task():
 class TestLastStep:
     """`+adapt` behind a name: whose row the section `[adapt]` is."""
 
-    ON = AdaptConfig(epochs="auto", label_prior=True)
+    OFF, ON = AdaptConfig(), AdaptConfig(epochs="auto", label_prior=True)
+    GIVEN = AdaptConfig(epochs=3, lr=0.5)
+    OWN = ipfl.method("ditto")
 
     def adapts(self, methods, section=None, reference="fedavg"):
         rows, _ = label_methods(Config(adapt=section or {}), methods, reference)
         return {label: row.adapt for label, row in rows.items()}
 
-    def test_a_row_of_its_own(self):
-        assert self.adapts(["fedavg", "fedavg+adapt", "ditto+adapt:lam=2"]) == {
-            "fedavg": AdaptConfig(),
-            "fedavg+adapt": self.ON,
-            "ditto+adapt:lam=2": self.ON,
-        }
-
-    def test_the_section_is_theirs_alone_or_everybodys(self):
-        section = {"epochs": 3, "lr": 0.5}
-        given = AdaptConfig(**section)
-        assert self.adapts(["fedavg", "ifca+adapt"], section) == {
-            "fedavg": AdaptConfig(),
-            "ifca+adapt": given,
-        }
-        assert self.adapts(["ifca"], section) == {"ifca": given, "fedavg": given}
+    @pytest.mark.parametrize(
+        ("methods", "section", "expected"),
+        [
+            # A row of its own.
+            (
+                ["fedavg", "fedavg+adapt", "ditto+adapt:lam=2"],
+                {},
+                {"fedavg": OFF, "fedavg+adapt": ON, "ditto+adapt:lam=2": ON},
+            ),
+            # Labels of the user's own.
+            (
+                {"plain": "fedavg", "further": "fedavg+adapt", "own+adapt": OWN},
+                {},
+                {"plain": OFF, "further": ON, "own+adapt": ON, "fedavg": OFF},
+            ),
+            # The section is theirs alone, or everybody's.
+            (["fedavg", "ifca+adapt"], {"epochs": 3, "lr": 0.5}, {"fedavg": OFF, "ifca+adapt": GIVEN}),
+            (["ifca"], {"epochs": 3, "lr": 0.5}, {"ifca": GIVEN, "fedavg": GIVEN}),
+        ],
+    )
+    def test_whose_row_it_is(self, methods, section, expected):
+        assert self.adapts(methods, section) == expected
 
     def test_a_section_that_is_off_says_nothing_but_how(self):
         assert self.adapts(["fedavg+adapt"], {"lr": 0.5}, "fedavg+adapt") == {
             "fedavg+adapt": AdaptConfig(epochs="auto", label_prior=True, lr=0.5)
-        }
-
-    def test_labels_of_the_users_own(self):
-        mine = {"plain": "fedavg", "further": "fedavg+adapt", "own+adapt": ipfl.method("ditto")}
-        assert self.adapts(mine) == {
-            "plain": AdaptConfig(),
-            "further": self.ON,
-            "own+adapt": self.ON,
-            "fedavg": AdaptConfig(),
         }
 
     @pytest.mark.parametrize("name", ["fedem", "fedproto"])
