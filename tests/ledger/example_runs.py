@@ -90,10 +90,12 @@ def change_as_owner(store: RunStore, *statements: str, **values: object) -> None
             connection.execute(statement, values)
 
 
-def opened_run(place: str | Path, name: str = "run", **options: Any) -> RunStore:
+def opened_run(
+    place: str | Path, name: str = "run", key: SigningKey | None = None, **header: Any
+) -> RunStore:
     """The run by hand before its round: opening balances only."""
-    store = RunStore.create(place, name, HEADER, **options)
-    store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
+    store = RunStore.create(place, name, HEADER | header, key=key)
+    store.commit_opening(opening_transfers(store.header["clients"], RULES["opening"]))
     return store
 
 
@@ -105,8 +107,7 @@ def worked_run(
     **header: Any,
 ) -> RunStore:
     """The round by hand, posted."""
-    store = RunStore.create(place, name, HEADER | header, key=key)
-    store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
+    store = opened_run(place, name, key, **header)
     store.commit_round(0, line, "checkpoint-0")
     return store
 

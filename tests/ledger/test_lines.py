@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import pytest
 from tests.ledger.example_runs import worked_run
 
-from ipfl.core import Event, Seat
+from ipfl.core import Seat
 from ipfl.ledger import database
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.lines import check_rows, checks_of
@@ -52,15 +52,8 @@ def test_a_type_that_no_column_can_hold(hint):
         checks_of(Row)
 
 
-def test_rows_are_typed():
-    assert check_rows("best_before", [[2, 0.5], (5, None)]) == (Figure(2, 0.5), Figure(5, None))
-    assert isinstance(check_rows("best_before", [[2, 0.5]])[0], Figure)
-    assert check_rows("best_before", []) == ()
-    assert check_rows("events", [["collapse", None, "x"]]) == (Event("collapse", None, "x"),)
-
-
 def test_values_become_what_the_database_returns():
-    """Whole floats are whole numbers, 0 and 1 are booleans, and zero has no sign."""
+    """Rows of their type; whole floats are whole numbers, 0 and 1 are booleans, and zero has no sign."""
     (seat,) = check_rows("seats", [[2.0, 0, "random", 1, 0]])
     assert str(seat) == str(Seat(2, 0, "random", True, False))
     (bid,) = check_rows("bids", [[2, 1.0, 0, -0.0, 1]])
@@ -70,7 +63,8 @@ def test_values_become_what_the_database_returns():
     assert str(contribution) == str(Contribution(2, 0, 0.0, 1))
     (figure,) = check_rows("best_before", [[0, 1]])
     assert str(figure) == str(Figure(0, 1.0))
-    assert check_rows("best_before", [[0, None]]) == (Figure(0, None),)
+    assert check_rows("best_before", [(0, None)]) == (Figure(0, None),)
+    assert check_rows("best_before", []) == ()
     assert check_rows("transfers", [["bid", 2, -2, 2**62, 0, 2]]) == (Transfer("bid", 2, -2, 2**62, 0, 2),)
 
 

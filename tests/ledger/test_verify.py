@@ -218,8 +218,7 @@ def test_a_round_with_a_new_hash_breaks_the_chain(place):
 )
 def test_the_best_accuracy_before_follows_from_earlier_rounds(place, said, complaint):
     """0.5, then 0.25, so that Acc_kmax stays 0.5: the third round returns η·pool, whatever else is said."""
-    store = RunStore.create(place, "best", HEADER | {"clients": [2]})
-    store.commit_opening(opening_transfers([2], RULES["opening"]))
+    store = opened_run(place, "best", clients=[2])
     for number, (accuracy, best) in enumerate([(0.5, None), (0.25, 0.5), (0.5, said)]):
         # Alone in its cluster, client 2 gets its 10 tokens back one way or the other: η = 1/2 of them as
         # reimbursement where the accuracy is not above the best one before, the rest as reward.

@@ -58,6 +58,13 @@ def test_what_it_uses_is_there():
         (flwr_internals.CONNECTED_TEXT, "supernode/start_client_internal.py"),
         (flwr_internals.NO_ANSWER_TEXT, "supercore/retry/grpc_retry.py"),
         (flwr_internals.NO_ANSWER_TEXT, "supercore/retry/http_retry.py"),
+        # What the heartbeat of a node relies on:
+        ("def _pull_and_store_message(", "supernode/start_client_internal.py"),
+        ("                pull_object=pull_object,", "supernode/start_client_internal.py"),
+        ("                push_object=push_object,", "supernode/start_client_internal.py"),
+        ("                time.sleep(3)\n", "supernode/start_client_internal.py"),
+        ("exc.response.status_code in (502, 503, 504)", "supernode/fleet_http_connection.py"),
+        ("target=self._run", "supercore/heartbeat.py"),
         # What is replaced by functions of our own:
         ("    uvicorn.run(", "superlink/cli/flower_superlink.py"),
         ("subprocess.Popen(", "supercore/superexec/executor/subprocess_executor.py"),
