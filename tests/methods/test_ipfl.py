@@ -75,6 +75,15 @@ class TestAlgorithm1:
             last |= {*chosen} - {3, 5, 0}
         assert last == {6, 7}, "equal ones in the order in which bids arrive, which is random"
 
+    @pytest.mark.parametrize(("trained", "explorers"), [(0, 16), (20, 8), (40, 4)])
+    def test_explorers_fall_with_the_unexplored(self, trained, explorers):
+        # N = 40: two fifths of all are 16; with half of them explored 8; never under 40·0.1 = 4.
+        method, omega = IPFL(clusters=2, explore=0.4, explore_floor=0.1), np.zeros((40, 2), np.int64)
+        omega[:trained, 1] = 1
+        played = play(method, state_of(method, 40, 20, omega=omega), 1, bid(0, 1), 40)
+        assert [len(seats(played, "random", k)) for k in range(2)] == [explorers // 2] * 2
+        assert [len(seats(played, "performance", k)) for k in range(2)] == [10 - explorers // 2] * 2
+
     def test_what_the_clusters_do_not_divide_goes_to_each_in_turn(self):
         # 5 seats: 2 and 3; one of them is for an explorer, so that each cluster keeps a seat by performance.
         method = IPFL(explore=1, explore_floor=1)
