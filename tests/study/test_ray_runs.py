@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 import threading
 
 import numpy as np
@@ -51,8 +50,6 @@ def own_methods(tmp_path, monkeypatch):
     (tmp_path / "own_methods.py").write_text(OWN_METHODS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    sys.modules.pop("own_methods", None)
 
 
 @pytest.mark.slow

@@ -15,9 +15,7 @@ from ipfl.system.plugins import load_callable, refuse_code
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in ("mine_for_test", "broken_for_test"):
-        sys.modules.pop(name, None)
+    return tmp_path
 
 
 def test_a_module_of_the_current_folder(here):
