@@ -114,6 +114,8 @@ def test_the_paper_sorts_by_contribution_alone() -> None:
     # ψ = 3 first, then 1; −1 comes after client 0, whose contribution is unknown and counts as 0.
     psi = np.array([np.nan, 1.0, 3.0, -1.0])
     assert sort_bidders(np.array([3, 0, 1, 2]), psi, stream(1, "x")).tolist() == [2, 1, 0, 3]
+    known = replace(bidders([[0]] * 4), psi=psi[:, None])
+    assert rows(seat(known, [2], 0, stream(1, "x"), rule="paper").selected) == [[1, 2]]
     # Of equal ones each is first as often: 100 of 300, with a deviation of √(300·⅓·⅔) = 8.2; five of them.
     first = [sort_bidders(np.arange(3), UNKNOWN[:3], stream(seed, "x"))[0] for seed in range(300)]
     np.testing.assert_allclose(np.bincount(first), 100, atol=41)
@@ -150,6 +152,22 @@ class TestPlaces:
 def rows(table: np.ndarray) -> list[list[int]]:
     """Who has a seat in each cluster."""
     return [np.flatnonzero(column).tolist() for column in table.T]
+
+
+@pytest.mark.parametrize(("trained", "round", "by_bid"), [(0, 0, [2, 1]), (10, 0, [3, 2]), (10, 1, [2, 3])])
+def test_the_budget_is_shared_among_bidders_and_explorers(
+    trained: int, round: int, by_bid: list[int]
+) -> None:
+    # Six seats in two clusters for which all ten bid. Nobody explored: 10·0.3 = 3 explorers, and 3 places by
+    # bid. All explored: 10·0.05, so 1, and 5 places, of which the odd one is cluster 0's in round 0.
+    known, table = bidders([[0, 1]] * 10), np.zeros((10, 2), int)
+    table[:trained] = 1
+    chosen = Seats(explore=0.3).choose(known, SeatRecord(table, table), 6, 10, round, stream(1, "x"))
+    assert chosen.selected.sum(axis=0).tolist() == by_bid
+    assert chosen.all.sum() == 6
+    # Explorers leave one seat for each cluster.
+    chosen = Seats(explore=1).choose(known, SeatRecord(0 * table, 0 * table), 6, 10, 0, stream(1, "x"))
+    assert chosen.selected.sum(axis=0).tolist() == [1, 1]
 
 
 class TestExplorersWhereTheyPrefer:
