@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,3 +83,40 @@ def test_what_is_no_checkpoint_of_the_folder_is_refused(tmp_path, name):
     Checkpoints(tmp_path).write(0, state(tmp_path))
     with pytest.raises(InputError):
         Checkpoints(tmp_path / "checkpoint").read(name, state(tmp_path))
+
+
+def read_only(*values: float) -> Any:
+    array = np.array(values, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+def test_what_cannot_change_is_written_once(tmp_path):
+    """Rounds 0 to 2 keep the last two models; a process that reads round 1 goes on to the same bytes."""
+    first, second, third = read_only(1, 2), read_only(3, 4), read_only(5, 6)
+    going_on, folder = Checkpoints(tmp_path / "a"), tmp_path / "a"
+    names = []
+    for round, models in enumerate([(first,), (first, second), (second, third)]):
+        names.append(going_on.write(round, state(tmp_path, models=(*models, np.zeros(1)))))
+        going_on.remove_others()
+        files = {file.name for file in folder.iterdir()}
+        # Round 1 refers to the file of round 0; in round 2 nobody needs that any more.
+        wanted = {0: {0}, 1: {0, 1}, 2: {1, 2}}[round]
+        assert files == {f"round-{round}.safetensors", *(f"vectors-{one}.safetensors" for one in wanted)}
+        assert {*going_on.digests} == files
+        if round == 1:
+            shutil.copytree(folder, tmp_path / "b")
+    resumed = Checkpoints(tmp_path / "b")
+    found = resumed.read(names[1], state(tmp_path))
+    assert [one.tolist() for one in found.models] == [[1, 2], [3, 4], [0]]
+    assert resumed.write(2, state(tmp_path, models=(found.models[1], third, np.zeros(1)))) == names[2]
+    resumed.remove_others()
+    assert resumed.digests == going_on.digests
+
+
+def test_a_file_that_a_checkpoint_refers_to_is_gone(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "a")
+    name = checkpoints.write(0, state(tmp_path, models=(read_only(1),)))
+    (tmp_path / "a/vectors-0.safetensors").unlink()
+    with pytest.raises(InputError, match="vectors-0"):
+        checkpoints.read(name, state(tmp_path))

@@ -3,6 +3,9 @@
 The file names the dataclass of each value; allowed are only the classes that a fresh state of the same method
 holds, so that a file cannot name a class of its own. A field marked `local` (where a folder is) is not
 written; it comes from the fresh state too.
+
+An array that is read-only cannot change, such as a model of an earlier round that a method still needs. It is
+written once, to a file beside the state; later checkpoints refer to it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
@@ -27,6 +30,20 @@ from ipfl.system.files import (
     sync_all,
     write_record,
 )
+
+STATE, VECTORS = "round", "vectors"
+"""How the names of files begin: with a state, and with read-only arrays."""
+READ_ONLY = "read_only"
+"""Fact of a checkpoint: its arrays that are read-only, each with a file and its name there."""
+
+
+class Place(NamedTuple):
+    """Where a read-only array is on disk."""
+
+    array: Any
+    """Itself: as long as it is known here, no other array is at its place in memory."""
+    file: str
+    name: str
 
 
 def pack_state(state: Any) -> Record:
@@ -156,6 +173,9 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self.digests: dict[str, str] = {}
+        """SHA-256 of each file that the newest checkpoint consists of."""
+        self._places: dict[int, Place] = {}  # of its read-only arrays, by `id`
 
     def write(self, round: int, state: Any) -> str:
         """Writes the state after a round, and returns the file's name; it is on disk then.
@@ -163,24 +183,63 @@ class Checkpoints:
         What was written of a round that was not committed, and is played again, is the same.
         """
         make_folder(self.folder)
-        path = self.folder / self.name(round)
-        write_record(path, pack_state(state))
-        sync_all([path, self.folder, self.folder.parent])
+        packed, path = pack_state(state), self.folder / self.name(round)
+        beside = self.folder / self.name(round, VECTORS)
+        places = {
+            name: self._places.get(id(array), Place(array, beside.name, name))
+            for name, array in packed.params.items()
+            if not array.flags.writeable
+        }
+        fresh = {name: place.array for name, place in places.items() if place.file == beside.name}
+        if fresh:
+            write_record(beside, Record(fresh))
+        own = {name: array for name, array in packed.params.items() if name not in places}
+        refers = {name: [place.file, place.name] for name, place in places.items()}
+        write_record(path, Record(own, {**packed.facts, READ_ONLY: refers}))
+        sync_all([path, *([beside] if fresh else []), self.folder, self.folder.parent])
+        self._know(path.name, places)
         return path.name
 
+    def _know(self, newest: str, places: Mapping[str, Place]) -> None:
+        """Remembers of what the newest checkpoint consists."""
+        self._places = {id(place.array): place for place in places.values()}
+        files = {place.file for place in places.values()}
+        known = {file: self.digests.get(file) or file_digest(self.folder / file) for file in sorted(files)}
+        self.digests = {**known, newest: file_digest(self.folder / newest)}
+
     @staticmethod
-    def name(round: int) -> str:
-        """Name of the file with the state after a round."""
-        return f"round-{round}{RECORD_SUFFIX}"
+    def name(round: int, kind: str = STATE) -> str:
+        """Name of the file with the state after a round, or with the read-only arrays that are new in it."""
+        return f"{kind}-{round}{RECORD_SUFFIX}"
 
     def read(self, name: str, like: Any) -> Any:
-        """The state in a file."""
+        """The state in a file, and in those that it refers to."""
+        record = self._record(name)
+        try:
+            refers = {str(own): (str(f), str(there)) for own, (f, there) in record.facts[READ_ONLY].items()}
+            files = {file: self._record(file) for file in sorted({file for file, _ in refers.values()})}
+            places = {
+                own: Place(files[file].params[there], file, there) for own, (file, there) in refers.items()
+            }
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise _does_not_fit(repr(error)) from error
+        found = {own: place.array for own, place in places.items()}
+        for array in found.values():
+            array.flags.writeable = False
+        state = unpack_state(Record({**record.params, **found}, record.facts), like)
+        self._know(name, places)
+        return state
+
+    def _record(self, name: str) -> Record:
         if Path(name).name != name:
             raise InputError(f"{name!r} is not the name of a checkpoint")
-        return unpack_state(read_record(self.folder / name), like)
+        return read_record(self.folder / name)
 
-    def keep_only(self, name: str) -> None:
-        """Removes all checkpoints but this one, finished or not."""
-        for path in self.folder.glob("round-*"):
-            if path.name != name:
-                remove(path)
+    def remove_others(self) -> None:
+        """Removes all files but those of the newest checkpoint, finished or not."""
+        for kind in (STATE, VECTORS):
+            for path in self.folder.glob(f"{kind}-*"):
+                if path.name not in self.digests:
+                    remove(path)

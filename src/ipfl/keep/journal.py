@@ -26,7 +26,7 @@ from ipfl.keep.carried_balances import (
     refuse_forgetting,
     taking_accounts,
 )
-from ipfl.keep.checkpoint import Checkpoints, file_digest
+from ipfl.keep.checkpoint import Checkpoints
 from ipfl.keep.file_names import CHECKPOINTS, MANIFEST_FILE, OFFER_FILE, SUMMARY_FILE
 from ipfl.keep.manifest import RoundFiles, write_manifest
 from ipfl.keep.run_audit import refuse_changed_files, verify_run
@@ -135,12 +135,12 @@ class Journal(Callback):
             StoreError: The store cannot be written: the round is not committed, and the run can be resumed.
         """
         files, name = self._files.changed(), self.checkpoints.write(line["round"], loop.state)
-        files[f"{CHECKPOINTS}/{name}"] = file_digest(self.checkpoints.folder / name)
+        files |= {f"{CHECKPOINTS}/{file}": digest for file, digest in self.checkpoints.digests.items()}
         try:
             self.store.commit_round(line["round"], line, name, files)
         except StoreError as error:
             raise StoreError(f"{error}{self.advice}") from error
-        self.checkpoints.keep_only(name)
+        self.checkpoints.remove_others()
         self.folder.add_round(line)
 
     def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
@@ -207,7 +207,7 @@ class Journal(Callback):
         if last is not None and done != OPENING:
             name = str(last.checkpoint)
             state = self.checkpoints.read(name, fresh)
-            self.checkpoints.keep_only(name)
+            self.checkpoints.remove_others()
         lines = list(self._store.lines())
         if len(lines) > header["rounds"]:
             raise InputError(

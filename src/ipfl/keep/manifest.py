@@ -193,10 +193,13 @@ def round_findings(digests: Mapping[str, str], posted: Posted, until: int) -> It
 
 
 def _needed(posted: Posted, until: int) -> set[str]:
-    """The newest checkpoint, and the newest file of each client, up to a round; older ones may be gone."""
+    """The files of the newest checkpoint, and each client's newest, up to a round; older ones may be gone."""
     newest: dict[str, tuple[int, str]] = {}
     for path in posted:
         parent, round = path.rpartition("/")[0], _round_of(path)
-        if round <= until:
+        if parent != CHECKPOINTS and round <= until:
             newest[parent] = max(newest.get(parent, (-1, "")), (round, path))
-    return {path for _, path in newest.values()}
+    # All files of a checkpoint are posted with its round.
+    written = {path: round for path, (round, _) in posted.items() if path.startswith(f"{CHECKPOINTS}/")}
+    last = max((round for round in written.values() if round <= until), default=-1)
+    return {path for _, path in newest.values()} | {path for path, round in written.items() if round == last}

@@ -64,6 +64,8 @@ class Clusters:
 
     def moved(self, models: Sequence[Vector], directions: Sequence[Vector | None]) -> Clusters:
         """The same clusters with new models."""
+        for model in models:
+            model.flags.writeable = False  # kept for some rounds; a checkpoint writes once what cannot change
         steps = [
             known if new is old else (*known, (old, new))[-PUBLIC_STEPS:]
             for known, old, new in zip(self.last_steps, self.models, models, strict=True)
