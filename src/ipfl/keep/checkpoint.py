@@ -31,7 +31,7 @@ from ipfl.system.files import (
     write_record,
 )
 
-STATE, VECTORS = "round", "vectors"
+STATE_FILE, VECTORS_FILE = "round", "vectors"
 """How the names of files begin: with a state, and with read-only arrays."""
 READ_ONLY = "read_only"
 """Fact of a checkpoint: its arrays that are read-only, each with a file and its name there."""
@@ -184,7 +184,7 @@ class Checkpoints:
         """
         make_folder(self.folder)
         packed, path = pack_state(state), self.folder / self.name(round)
-        beside = self.folder / self.name(round, VECTORS)
+        beside = self.folder / self.name(round, VECTORS_FILE)
         places = {
             name: self._places.get(id(array), Place(array, beside.name, name))
             for name, array in packed.params.items()
@@ -208,7 +208,7 @@ class Checkpoints:
         self.digests = {**known, newest: file_digest(self.folder / newest)}
 
     @staticmethod
-    def name(round: int, kind: str = STATE) -> str:
+    def name(round: int, kind: str = STATE_FILE) -> str:
         """Name of the file with the state after a round, or with the read-only arrays that are new in it."""
         return f"{kind}-{round}{RECORD_SUFFIX}"
 
@@ -239,7 +239,7 @@ class Checkpoints:
 
     def remove_others(self) -> None:
         """Removes all files but those of the newest checkpoint, finished or not."""
-        for kind in (STATE, VECTORS):
+        for kind in (STATE_FILE, VECTORS_FILE):
             for path in self.folder.glob(f"{kind}-*"):
                 if path.name not in self.digests:
                     remove(path)
