@@ -92,7 +92,7 @@ class Runner(Protocol):
     task: Task
     """Whose data, which model."""
     memory: ClientMemory
-    """What the clients remember."""
+    """The clients' memories."""
     network: Network
     """The workspace."""
 

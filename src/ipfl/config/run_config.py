@@ -1,4 +1,4 @@
-"""How a method is run, setting by setting; their names are an interface that scripts rely on."""
+"""The settings of a run; scripts rely on their names."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ class ComparedRuns(BaseModel):
 
 
 class News(BaseModel):
-    """Whether a page should be loaded again."""
+    """The version of what a page shows; another one: load it again."""
 
     version: str = Field(description="another one after every change")
     is_last: bool = Field(description="whether nothing more is to come")

@@ -117,7 +117,7 @@ def posted_rounds(reader: Reader) -> int:
 
 
 def run_news(runs: FoundRuns, found: FoundRun) -> News:
-    """How far a run is."""
+    """The progress of a run."""
     row = run_row(runs, found)
     return News(version=f"{row.state} {row.done} of {row.rounds}", is_last=row.state == "finished")
 
@@ -290,7 +290,7 @@ def _moves(before: Mapping[int, int], after: Mapping[int, int]) -> Counter[tuple
 
 
 def _preferences(reader: Reader) -> str | None:
-    """Where preferences are: the first wishes among bids, else the clusters in which clients trained."""
+    """Preferred clusters: the first wishes among bids, else the clusters in which clients trained."""
     for source in ("bids WHERE rank = 0 AND cluster >= 0", "seats WHERE cluster >= 0"):
         if reader.column(f"SELECT 1 FROM {source} LIMIT 1"):
             return source

@@ -243,13 +243,13 @@ def choose_reference(console: Any, chosen: list[Any], wanted: str | None) -> Any
 
 @router.get("/news")
 def get_list_news(console: ConsoleOf, _: ForOperator) -> News:
-    """Whether some run changed: then the version is another one."""
+    """The version of the list of runs: another one after any change."""
     return figures.list_news(console.runs)
 
 
 @router.get("/runs/{run}/news")
 def get_run_news(console: ConsoleOf, _: ForOperator, run: Run) -> News:
-    """Whether a round was committed, or the run has ended: then the version is another one."""
+    """The version of a run: another one after every round, and at its end."""
     return figures.run_news(console.runs, run)
 
 

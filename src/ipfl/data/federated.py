@@ -68,7 +68,7 @@ class FederatedData(ABC):
     partition: str
     input_shape: tuple[int, ...]
     target: Target
-    """What is predicted."""
+    """The target of predictions."""
     clients: tuple[int, ...]
     """Ids of the clients that may take part."""
     unseen: tuple[int, ...] = ()

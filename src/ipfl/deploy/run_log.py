@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class LineKind(StrEnum):
-    """What a line is: how it begins."""
+    """The beginnings of lines, by kind."""
 
     PROGRESS = "ipfl: "
     INPUT_ERROR = "ipfl: error: "
@@ -27,7 +27,7 @@ def print_line(text: str, kind: LineKind = LineKind.PROGRESS) -> None:
 
 
 def read_line(line: str) -> tuple[LineKind, str] | None:
-    """What a line is, and its text; None if the line is not one of ours."""
+    """The kind and the text of a line; None if the line is not one of ours."""
     for kind in (LineKind.INPUT_ERROR, LineKind.FAILURE, LineKind.PROGRESS):
         if line.startswith(kind):
             return kind, line.removeprefix(kind)

@@ -1,4 +1,4 @@
-"""What operators set: `server.toml`, `node.toml`, and the config of a run on nodes."""
+"""The files that operators edit: `server.toml`, `node.toml`, and the config of a run on nodes."""
 
 from __future__ import annotations
 

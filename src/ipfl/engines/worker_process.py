@@ -58,7 +58,7 @@ class WorkerAnswer(NamedTuple):
     is_late: bool = False
     """Whether the reply comes too late."""
     error: Exception | None = None
-    """What the client's code raised."""
+    """The exception of the client's code."""
 
 
 def failure(client: ClientId, error: Exception) -> Exception:

@@ -32,13 +32,13 @@ from ipfl.system.files import (
 )
 
 STATE_FILE, VECTORS_FILE = "round", "vectors"
-"""How the names of files begin: with a state, and with read-only arrays."""
+"""Beginnings of file names: of a state, and of read-only arrays."""
 READ_ONLY = "read_only"
 """Fact of a checkpoint: its arrays that are read-only, each with a file and its name there."""
 
 
 class Place(NamedTuple):
-    """Where a read-only array is on disk."""
+    """The place of a read-only array on disk."""
 
     array: Any
     """Itself: as long as it is known here, no other array is at its place in memory."""

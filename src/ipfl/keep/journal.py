@@ -95,7 +95,7 @@ class Journal(Callback):
         return f"; what was committed is safe: resume the run in {self.folder.path}"
 
     def begun_with(self, clients: tuple[ClientId, ...]) -> dict[str, Any]:
-        """What the method is to know before the first round, as `make_setup` takes it."""
+        """The method's knowledge before the first round, as `make_setup` takes it."""
         balances = None if self._carried is None else self._carried.brought(clients)
         return {"balances": balances, "planned_rounds": self.header()["rounds"] if self.is_resumed else None}
 
@@ -169,7 +169,7 @@ class Journal(Callback):
     def _resume(
         self, header: Mapping[str, Any], opening: Sequence[Transfer], fresh: Any
     ) -> tuple[list[Line], Any]:
-        """What the last committed round left, with everything later taken back.
+        """The state after the last committed round; everything later is taken back.
 
         Args:
             header: What the run would be begun with now; it must be what it was begun with, but for rounds

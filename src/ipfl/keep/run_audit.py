@@ -136,7 +136,7 @@ class Audit:
         return [first, *(f"note: {note}" for note in self.notes)]
 
     def _folder_findings(self, folder: Path, reader: Reader) -> Iterator[str]:
-        """What is wrong with the files of a run that has ended or was stopped."""
+        """The faults in the files of a run that has ended or was stopped."""
         last, posted = reader.last(), reader.files()
         played = OPENING if last is None else last.round
         digests, manifest, metrics = digest_files(folder), read_manifest(folder), _read_metrics(folder)

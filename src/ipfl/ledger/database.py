@@ -16,7 +16,7 @@ from ipfl.errors import InputError
 STORE_FILE = "run.db"
 """Name of the store in a run's folder."""
 LOCK_SECONDS = 30.0
-"""How long a writer waits for one that has the file locked."""
+"""Seconds that a writer waits for another one's lock."""
 
 
 class StoreError(InputError):

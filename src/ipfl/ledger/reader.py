@@ -234,7 +234,7 @@ class Reader:
             yield PostedTransfer(number, sequence, transfer)
 
     def damage(self) -> str | None:
-        """What SQLite finds wrong with its file, such as an index that does not fit to its table."""
+        """The faults that SQLite finds in its file, such as an index that does not fit to its table."""
         (found,) = self.column("PRAGMA integrity_check(1)")
         return None if found == "ok" else " ".join(found.split())
 

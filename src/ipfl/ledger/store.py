@@ -37,7 +37,7 @@ def _check_once(ids: list[int]) -> list[int]:
 
 
 class _Header(BaseModel):
-    """What the header of a run must say; the rest is for those who read it."""
+    """The required keys of a run's header; the rest is for its readers."""
 
     model_config = ConfigDict(strict=True)
 

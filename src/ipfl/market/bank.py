@@ -161,12 +161,12 @@ class TokenAccounts:
         )
 
     def rules(self) -> dict[str, Fact]:
-        """What an audit must know of the opening."""
+        """The opening, for audits."""
         brought = {str(client): balance for client, balance in sorted(self.brought.items())}
         return {"opening": self.opening, **({"brought": brought} if brought else {})}
 
     def report(self, price: int, psi: Floats) -> dict[str, Fact]:
-        """Who has what, and whether rewards follow contributions (section Fairness).
+        """The balances, and how far rewards follow contributions (section Fairness).
 
         Args:
             price: τ_p.
@@ -196,7 +196,7 @@ class TokenManager:
     def __init__(self, accounts: TokenAccounts, price: int):
         self.ids, self.price = accounts.ids, price
         self.net, self.earned = np.zeros_like(accounts.net), np.zeros_like(accounts.earned)
-        """What this round brought each client: in each cluster, and as rewards."""
+        """Each client's net of this round: in each cluster, and as rewards."""
         self.transfers: list[Transfer] = []
         n, k = accounts.net.shape
         self.clusters = np.arange(k)
@@ -352,7 +352,7 @@ class TokenManager:
 
 
 def check_issue(issued: int, amounts: Sequence[int]) -> int:
-    """What is issued after these amounts.
+    """The tokens issued in all, after these amounts.
 
     Raises:
         InputError: They are not tokens, or too many.

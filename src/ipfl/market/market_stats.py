@@ -76,7 +76,7 @@ def market_events(bid_ranks: Ints, empty_seats: int, was_collapsed: bool) -> tup
 
 
 def bid_report(bid_ranks: Ints, collapsed: bool) -> dict[str, Fact]:
-    """How the bids spread over the clusters at the end of a run."""
+    """The spread of the bids over the clusters at the end of a run."""
     bids = (bid_ranks >= 0).sum(axis=0)
     shares = [float(share) for share in bids / max(1, bids.sum())]
     return {"clusters": list(range(len(bids))), "collapsed": collapsed, "bid_share": shares}

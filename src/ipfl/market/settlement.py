@@ -93,7 +93,7 @@ def settle(
 
 
 def _refunded(served: Served, rule: SettlementRule, cluster: int, payers: Ints) -> Ints:
-    """Who gets a pool back that nobody earns: those who paid.
+    """The clients that a pool without earners goes back to: those who paid.
 
     But for those who had a seat, where updates came and none of them was worth anything; unless nobody else
     paid.

@@ -1,4 +1,4 @@
-"""What the ledger asks of a method whose tokens move by the rules of this package."""
+"""The ledger's side of a method whose tokens move by the rules of this package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TokenMarket:
         return opening_transfers(accounts.ids.tolist(), accounts.opening, accounts.brought)
 
     def roll_back(self, state: Any, market: Market) -> Market:
-        """What is recorded of a round below the quorum: bids go into escrow and back."""
+        """The record of a round below the quorum: bids go into escrow and back."""
         if market.bids is None:
             return Market(())
         manager = TokenManager(state.accounts, self.price)

@@ -129,7 +129,7 @@ def _is_named(given: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Columns:
-    """How a client's data is read, and who it is in messages."""
+    """A reader of one client's data, and the client's name in messages."""
 
     target: str | None
     features: tuple[str, ...]

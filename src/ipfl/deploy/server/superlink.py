@@ -20,7 +20,7 @@ from ipfl.deploy.settings_files import ServerSettings
 from ipfl.errors import InputError
 
 FREE_SECONDS = 3.0
-"""How long ports that are in use are waited for: a server that was killed ends then."""
+"""Seconds to wait for ports that a killed server still holds."""
 RETURN_MEMORY = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(2**20)}
 """Has glibc give the memory of long messages back to the system at once."""
 

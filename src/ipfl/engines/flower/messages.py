@@ -38,7 +38,7 @@ class MalformedError(InvalidReplyError):
 
 
 HELLO_LIMITS = ReplyLimits(0, 0, 0)
-"""What a node may say of itself: a few numbers or an error, and no arrays."""
+"""The limits of what a node says of itself: a few numbers or an error, no arrays."""
 ASK_LIMITS = ReplyLimits(2**28, 2**16, 2**36)
 """What a server may send to a node, which cannot know how large the model is."""
 

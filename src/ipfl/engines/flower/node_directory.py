@@ -33,7 +33,7 @@ class NodeRefusedError(RuntimeError):
 
 
 def _agree(claims: Iterable[T], what: str, how_to_set: str) -> tuple[T, str]:
-    """What more than half of the nodes say, and which part of them does; no part if all do.
+    """The answer of more than half of the nodes, and a text of how many they are; empty if all agree.
 
     Raises:
         InputError: There is no majority.
